@@ -31,6 +31,7 @@ from bench.train import (
     sweeps,
 )
 from bench.train import tables as train
+from bench.train.migration import migration_table
 
 
 class Table(NamedTuple):
@@ -157,6 +158,14 @@ BENCHES: dict[str, Bench] = {
         tables=(
             Table(PPO, "curves table", train.curves_table),
             Table(SAC, "learning-sac", partial(train.curves_table, ("sac",))),
+            *(
+                Table(
+                    f"docs/from-{peer.replace('_', '-')}.md",
+                    "curves table",
+                    partial(migration_table, peer),
+                )
+                for peer in ("sample_factory", "pufferlib", "tianshou")
+            ),
             Table(
                 ACCELERATE,
                 "accelerated-curves",

@@ -51,6 +51,8 @@ OTHER_OPTIONS = {
     *("--subprocesses", "--idle", "--format", "--full", "--memory"),
     *("--gecko", "--pstats", "--collapsed"),
 }
+# Pages with options of other libraries; tests/docs/test_migrations.py checks hotloop's on them.
+FOREIGN_OPTIONS = ("from-cleanrl", "from-sample-factory", "from-pufferlib")
 # Cheap commands are run unchanged, bandits with fewer runs.
 RUN = ("doctor", "presets", "plan", "--version")
 SMALLER = {"--runs": "20", "--steps": "50"}
@@ -270,7 +272,7 @@ def algorithm_options() -> set[str]:
 def test_the_prose_names_existing_options_objects_and_files(page, options):
     wrong = []
     for code in inline_code(page):
-        foreign = page.stem == "from-cleanrl" or code.startswith(
+        foreign = page.stem in FOREIGN_OPTIONS or code.startswith(
             ("pip ", "python ", "ray ", "py-spy ", "docker ")
         )
         for option in [] if foreign else re.findall(OPTION, code):
