@@ -2,6 +2,8 @@
 
 import json
 import math
+import os
+import signal
 
 import pytest
 
@@ -316,3 +318,60 @@ def test_rules_with_wrong_arguments(rule):
 
 def test_callbacks_are_part_of_the_public_names():
     assert hotloop.training.Callback is Callback
+
+
+class Signal(Callback):
+    """A callback that sends a signal to the process after the first iteration."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def on_update(self, report):
+        os.kill(os.getpid(), self.number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_ends_an_evaluation_and_the_run_is_saved(tmp_path, number):
+    """Without a handler of the caller, SIGTERM and SIGUSR1 would end the process."""
+    path = tmp_path / "run"
+    handler = signal.getsignal(number)
+    with pytest.raises(KeyboardInterrupt):
+        train(path, Signal(number), eval_interval=STEPS, eval_episodes=100_000)
+    assert signal.getsignal(number) is handler
+    run = RunDirectory.open(path)
+    assert run.checkpoints.load().state["timesteps"] == STEPS
+    assert "evaluation" not in run.metrics()[-1]
+    status = read_status(path)
+    assert (status.status, status.reason) == ("stopped", number.name)
+
+
+def test_a_signal_ends_an_evaluation_of_an_off_policy_algorithm(tmp_path):
+    """Its rounds delay signals, and a long evaluation must not."""
+    with pytest.raises(KeyboardInterrupt):
+        dqn.train(
+            toy_envs.ChooseTheSign,
+            total_timesteps=20_000,
+            report_interval=STEPS,
+            run_dir=tmp_path / "run",
+            num_envs=2,
+            hidden_sizes=(4,),
+            execution="eager",
+            eval_interval=STEPS,
+            eval_episodes=1_000_000,
+            callbacks=[Signal(signal.SIGTERM)],
+            progress=False,
+        )
+    run = RunDirectory.open(tmp_path / "run")
+    assert run.checkpoints.load().state["timesteps"] == run.metrics()[-1]["timesteps"] == 20
+    assert read_status(run.path).reason == "SIGTERM"
+
+
+def test_a_handler_of_the_caller_stays(tmp_path):
+    arrived = []
+    old_handler = signal.signal(signal.SIGUSR1, lambda number, _: arrived.append(number))
+    try:
+        result = train(tmp_path / "run", Signal(signal.SIGUSR1))
+    finally:
+        signal.signal(signal.SIGUSR1, old_handler)
+    assert result.status == "finished"
+    assert arrived == [signal.SIGUSR1] * 3

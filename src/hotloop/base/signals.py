@@ -111,6 +111,24 @@ def interrupt_once() -> Iterator[InterruptGuard]:
         yield guard
 
 
+@contextlib.contextmanager
+def interrupt_by_default() -> Iterator[None]:
+    """Raise `Interrupted` in the body at signals that would otherwise end the process at once.
+
+    Handlers of the caller, and ignored signals, stay as they are.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, _frame: object) -> None:
+        raise Interrupted(number)
+
+    numbers = [number for number in SIGNALS if signal.getsignal(number) is signal.SIG_DFL]
+    with _install_handler(numbers, interrupt):
+        yield
+
+
 class PendingInterrupt:
     """The signals that arrived in the body of `pending_interrupt`."""
 

@@ -6,9 +6,11 @@ import importlib
 import os
 import sys
 import traceback
+from contextlib import nullcontext
 
 from hotloop.base.children import PARENT, end_with_parent
 from hotloop.base.importing import enable_local_imports
+from hotloop.base.signals import Interrupted, interrupt_by_default
 from hotloop.base.streams import notify, short_warnings, steady_output
 from hotloop.base.version import __version__
 from hotloop.errors import ConfigError, HotloopError, SpaceError, UnknownNameError, nearest
@@ -91,7 +93,9 @@ def main(argv: list[str] | None = None) -> int:
 def _run_guarded(args: list[str], *, debug: bool) -> int:
     """Run a command, print what it raises as one line, and return the exit code."""
     try:
-        with short_warnings():
+        # Programs that other commands run keep the handlers that they expect.
+        is_training = args[:1] in (["train"], ["resume"])
+        with short_warnings(), interrupt_by_default() if is_training else nullcontext():
             return _run(args)
     except HotloopError as error:
         if debug:
@@ -99,9 +103,9 @@ def _run_guarded(args: list[str], *, debug: bool) -> int:
         else:
             notify(str(error))
         return 2 if isinstance(error, (ConfigError, SpaceError, UnknownNameError)) else 1
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         notify("interrupted")
-        return 130
+        return interrupt.exit_code if isinstance(interrupt, Interrupted) else 130
     except Exception as error:
         if debug:
             raise

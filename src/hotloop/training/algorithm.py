@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic
 import torch
 
 from hotloop.base.importing import importable
+from hotloop.base.signals import interrupt_by_default
 from hotloop.envs import Spaces, kept_global_generators
 from hotloop.envs.closing import closing_environments
 from hotloop.errors import ConfigError
@@ -147,7 +148,9 @@ class Algorithm(ABC, Generic[AnyConfig]):
             EnvironmentFailure: an environment raised, or returned values outside its spaces.
             NonFiniteError: a loss was NaN or infinite.
             RunDirectoryError: the run directory exists, is missing, is in use, or can't be written.
-            KeyboardInterrupt: after metrics, timing and the last checkpoint were written.
+            KeyboardInterrupt: after metrics, timing and the last checkpoint were written. Ctrl-C,
+                `kill`, a closed terminal or a cluster's warning raises it, unless your program
+                handles or ignores that signal.
 
         The process records its timing into the run directory, which ends a recording of the caller.
         To record again afterwards, call `timing.start`. Environments of this process have 10 s to
@@ -165,6 +168,7 @@ class Algorithm(ABC, Generic[AnyConfig]):
                 display = ProgressDisplay(config.total_timesteps, on_report, on_end)
                 exits.callback(display.close)
                 on_report, on_end = display.on_report, display.on_end
+            exits.enter_context(interrupt_by_default())
             with kept_global_generators(), closing_environments() as envs:
                 arguments = (config, environment, on_report, on_end, resume_from)
                 return drive(

@@ -8,6 +8,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
+from hotloop.base.signals import PendingInterrupt
 from hotloop.envs import EnvSpec, kept_global_generators, make_vec
 from hotloop.errors import HotloopError
 from hotloop.policies import ActingPolicy, Network, PolicySnapshot
@@ -21,6 +22,10 @@ from hotloop.training.reporting import Reporter
 from hotloop.training.resume import OpenedRun
 from hotloop.training.trained_policy import EvaluationResult
 from hotloop.types import Episode
+
+
+class _EvaluationEnded(Exception):
+    """A signal has ended the evaluation."""
 
 
 class Evaluator:
@@ -74,11 +79,19 @@ class Evaluator:
             or timesteps >= self._config.total_timesteps
         )
 
-    def evaluate(self, network: Network, snapshot: PolicySnapshot, timesteps: int) -> Evaluation:
+    def evaluate(
+        self,
+        network: Network,
+        snapshot: PolicySnapshot,
+        timesteps: int,
+        interrupt: PendingInterrupt,
+    ) -> Evaluation | None:
         """Evaluate a policy, and record a video if the configuration requests it.
 
         Args:
             timesteps: transitions that the policy has learned from.
+            interrupt: the signals that have arrived. Return None after one, since a cluster leaves
+                little time to save.
 
         Raises:
             EnvironmentFailure: an environment failed.
@@ -91,15 +104,24 @@ class Evaluator:
             limit = config.eval_max_steps
             if self._cut_steps is not None:
                 limit = min(limit, max(self._cut_steps, usual_steps))
-            episodes = evaluate(
-                self._envs,
-                policy,
-                num_episodes=config.eval_episodes,
-                max_steps=limit,
-                timeout_s=config.eval_timeout_s,
-                usual_steps=usual_steps,
-                on_note=self._note,
-            )
+
+            def end_if_interrupted() -> None:
+                if interrupt.has_arrived:
+                    raise _EvaluationEnded
+
+            try:
+                episodes = evaluate(
+                    self._envs,
+                    policy,
+                    num_episodes=config.eval_episodes,
+                    max_steps=limit,
+                    timeout_s=config.eval_timeout_s,
+                    usual_steps=usual_steps,
+                    on_step=end_if_interrupted,
+                    on_note=self._note,
+                )
+            except _EvaluationEnded:
+                return None
             self._warn_about_cuts(episodes)
             result = EvaluationResult(tuple(episodes))
             is_best = self.best is None or result.mean_return > self.best.mean_return

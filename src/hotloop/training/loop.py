@@ -77,4 +77,4 @@ def training_loop(stages: Stages, observers: Observers) -> Run[None]:
                     stages.publish()  # publish → act
             with span("publish"):
                 iteration = stages.complete()
-            should_continue = observers.end_iteration(iteration)  # report
+            should_continue = observers.end_iteration(iteration, interrupt)  # report

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from hotloop.base.crowding import CrowdingMonitor
-from hotloop.base.signals import delayed_interrupt
+from hotloop.base.signals import PendingInterrupt, delayed_interrupt
 from hotloop.envs import advice_for_non_finite
 from hotloop.errors import NonFiniteError, NonFiniteUpdate
 from hotloop.policies import TrainedPolicy
@@ -93,8 +93,13 @@ class Observers:
             self._stop_reason = ON_REPORT
         return not self._stop_reason
 
-    def end_iteration(self, iteration: CompletedIteration) -> bool:
-        """Log and report, evaluate and save if due, and return whether to continue."""
+    def end_iteration(self, iteration: CompletedIteration, interrupt: PendingInterrupt) -> bool:
+        """Log and report, evaluate and save if due, and return whether to continue.
+
+        Args:
+            iteration: the results of the iteration.
+            interrupt: the signals that have arrived, which end an evaluation without a result.
+        """
         # Collect the iteration's metrics.
         timesteps, old_timesteps = iteration.position.timesteps, self._timesteps
         episodes = self._stages.rollout.pop_episodes()
@@ -130,14 +135,17 @@ class Observers:
             report = self._reporter.describe(timesteps, iteration.metrics)
             self._stop_reason = self._callbacks.notify("on_update", report)
             if self._evaluator.is_due(old_timesteps, timesteps):
-                evaluation = self._evaluator.evaluate(network, iteration.snapshot, timesteps)
+                evaluation = self._evaluator.evaluate(
+                    network, iteration.snapshot, timesteps, interrupt
+                )
+            if evaluation is not None:
                 line["evaluation"] = evaluation.to_json()
                 report = self._reporter.describe(timesteps, iteration.metrics, evaluation)
                 self._stop_reason = (
                     self._callbacks.notify("on_evaluation", report) or self._stop_reason
                 )
             states = self._callbacks.states()
-        except Exception:  # a failed evaluation or callback must not lose the iteration
+        except BaseException:  # a failed evaluation, or a signal, must not lose the iteration
             complete()
             raise
         complete()
