@@ -7,10 +7,13 @@ import sys
 from importlib.metadata import PackageNotFoundError
 
 import pytest
+import stable_baselines3
+import torch
 
 import hotloop.accelerate
 from hotloop.accelerate import libraries
 from hotloop.errors import MissingExtraError
+from tests.accelerate.random_env import RandomEnv
 
 
 def _version(versions: dict[str, str]):
@@ -55,3 +58,20 @@ def test_importing_the_package_imports_neither_torch_nor_stable_baselines() -> N
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert result.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("PPO", {"n_steps": 20, "batch_size": 10}), ("SAC", {"learning_starts": 10})],
+)
+def test_a_model_for_a_missing_gpu_is_accelerated_on_the_cpu(
+    name: str, options: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    kind = getattr(stable_baselines3, name)
+    model = hotloop.accelerate.accelerate(
+        kind("MlpPolicy", RandomEnv(), device="cuda", policy_kwargs={"net_arch": [8]}, **options)
+    )
+    model.learn(40)
+    assert model.device.type == "cpu"
+    assert model.acceleration.summary()[:2] == ["acting: accelerated", "updates: accelerated"]

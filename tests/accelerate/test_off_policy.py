@@ -39,11 +39,6 @@ DICT = spaces.Dict(
 )
 
 
-@pytest.fixture(autouse=True)
-def _eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SETTINGS, "execution", "eager")
-
-
 class Features(BaseFeaturesExtractor):
     """A custom features extractor with parameters."""
 
