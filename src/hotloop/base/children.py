@@ -57,5 +57,5 @@ def search_path() -> str:
 
 
 def imports_safely() -> bool:
-    """Return whether the user told Python to keep the script's directory off `sys.path`."""
+    """Return whether Python's option -P keeps the script's directory off `sys.path`."""
     return getattr(sys.flags, "safe_path", False)

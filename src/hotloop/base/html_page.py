@@ -43,9 +43,9 @@ def preformatted(text: object) -> str:
 
 def aligned_rows(rows: Mapping[str, object]) -> str:
     """Return labels and values as two columns in a fixed-width font, without empty values."""
-    shown = {label: str(value) for label, value in rows.items() if value}
-    width = max(map(len, shown), default=0)
-    return preformatted("\n".join(f"{label:{width}}  {value}" for label, value in shown.items()))
+    texts = {label: str(value) for label, value in rows.items() if value}
+    width = max(map(len, texts), default=0)
+    return preformatted("\n".join(f"{label:{width}}  {value}" for label, value in texts.items()))
 
 
 def table(

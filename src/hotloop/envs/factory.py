@@ -260,7 +260,7 @@ def _make_games(
     num_envs: int | None,
     env_id: str,
 ) -> PettingZooEnvs:
-    """Return PettingZoo's games as rows, with `first_game` and as many others as are needed."""
+    """Return PettingZoo's games as rows, with `first_game` as the first one."""
     games = [first_game]
     try:
         games = [as_parallel(first_game, env_id)]

@@ -192,7 +192,7 @@ class PettingZooEnvs(GymnasiumEnvs):
         episodes: Sequence[RunningEpisode],
         on_step: Callable[[], None] = lambda: None,
     ) -> tuple[Array, list[int]]:
-        """See `VectorEnv.resume`. All games begin anew, with the next seed."""
+        """See `VectorEnv.resume`. All games start again, with the next seed."""
         for rows in map(self._rows, range(len(self._games))):
             last = max(episodes[i].episode for i in rows)
             for i in rows:
@@ -301,16 +301,16 @@ class PettingZooEnvs(GymnasiumEnvs):
                 ) from None
             self._write_transition(i, observation, reward, flags, infos.get(agent, {}), out)
         # Begin the agents that appeared, and find out whether any agent is left.
-        ended = {
+        leaving = {
             agent
             for agent in env.agents
             if terminations.get(agent, False) or truncations.get(agent, False)
         }
         for agent, observation in observations.items():
             i = self._row(game, agent)
-            if not was_alive[i - first] and agent in env.agents and agent not in ended:
+            if not was_alive[i - first] and agent in env.agents and agent not in leaving:
                 self._begin_agent(i, observation, infos.get(agent, {}))
-        return len(ended) == len(env.agents)
+        return len(leaving) == len(env.agents)
 
     def _write_transition(
         self,
@@ -415,15 +415,15 @@ def _common_spaces(game: Any, agents: Sequence[Any], spec: EnvSpec, env_id: str)
     obs_spec = ObsEncoder(spaces[0], has_masks=spec.action_masks).spec
     action_spec = ActionDecoder(spaces[1]).spec
     for agent in agents[1:]:
-        others = game.observation_space(agent), game.action_space(agent)
+        agent_spaces = game.observation_space(agent), game.action_space(agent)
         if (
-            ObsEncoder(others[0], has_masks=spec.action_masks).spec != obs_spec
-            or ActionDecoder(others[1]).spec != action_spec
+            ObsEncoder(agent_spaces[0], has_masks=spec.action_masks).spec != obs_spec
+            or ActionDecoder(agent_spaces[1]).spec != action_spec
         ):
             raise SpaceError(
                 f"{env_id}: all agents must have the spaces of {agents[0]!r}, {spaces[0]} and "
-                f"{spaces[1]}, to share one policy; {agent!r} has {others[0]} and {others[1]}: pad "
-                "them to make them equal, such as with SuperSuit's `pad_observations_v0` and "
-                "`pad_action_space_v0`"
+                f"{spaces[1]}, to share one policy; {agent!r} has {agent_spaces[0]} and "
+                f"{agent_spaces[1]}: pad them to make them equal, such as with SuperSuit's "
+                "`pad_observations_v0` and `pad_action_space_v0`"
             )
     return spaces

@@ -142,8 +142,8 @@ class RecorderState:
             limit = start + period_bytes
             window, offset = ring[start:limit], 0
 
-        def leave(outer: Any, end: float) -> None:
-            """Leave a span that is not the innermost one, and all spans inside it."""
+        def leave(left_span: Any, end: float) -> None:
+            """Leave `left_span`, which is not the innermost one, and all spans inside it."""
             nonlocal offset
             nodes = []
             children = innermost[0]
@@ -151,7 +151,7 @@ class RecorderState:
                 if children.node is None:
                     return  # not open, or already ended with a span around it
                 nodes.append(children.node)
-                if children.node[0] is outer:
+                if children.node[0] is left_span:
                     break
                 children = children.node[1]
             for _, parent, index, get_start in nodes:

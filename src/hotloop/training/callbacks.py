@@ -21,7 +21,7 @@ from hotloop.types import Fragment
 StopRequest = bool | str | None
 """What a callback returns: True or the reason to stop the run, else None or False."""
 
-_MIN_EPISODES: Final = 100  # as many as `Report.mean_return` averages over
+_MIN_EPISODES: Final = 100  # episodes in `Report.mean_return`
 
 
 class Callback:

@@ -410,7 +410,7 @@ class Replay(StoredTransitions):
         self, batch: Batch, count: int, *, is_scaled: bool
     ) -> tuple[Batch, dict[str, Array], list[ReplayBatch]]:
         """Return a buffer's batch, the arrays to fill with each draw, and their tensor batches."""
-        drawn, batch = batch, self._without_masks(batch)
+        buffer_batch, batch = batch, self._without_masks(batch)
         obs, next_obs = self._flat_rows(batch.obs), self._flat_rows(batch.next_obs)
         num_rows = len(obs)
         discount = np.empty(num_rows, np.float32) if self._n_step == 1 else batch.discount
@@ -441,7 +441,7 @@ class Replay(StoredTransitions):
             self._uploaded_arrays[count] = [(name, x, fields[name]) for name, x in tensors.items()]
         chunks = {name: x.chunk(count) for name, x in tensors.items()}
         batches = [ReplayBatch(**{name: x[k] for name, x in chunks.items()}) for k in range(count)]
-        return drawn, fields, batches
+        return buffer_batch, fields, batches
 
     def _flat_rows(self, steps: Array) -> Array:
         """Return sequences, (L, S, …), as rows, (L · S, …), and rows unchanged."""

@@ -84,7 +84,7 @@ def send_failure(channel: Channel, error: BaseException, *, is_final: bool) -> N
 
 
 def wait_for_wakeup(wakeup_fd: int, channel: Channel, parent_pid: int) -> None:
-    """Wait for a wake-up between a worker and inference, or for the learner, 0.1 s at most.
+    """Wait until a worker or inference wakes this process, or the learner writes; 0.1 s at most.
 
     Raises:
         ChannelClosed: The learner is gone.

@@ -19,8 +19,8 @@ class StopOptions(Options):
     stop_without_improvement: Annotated[Count | None, MAY_CHANGE] = None
     """Stop after this number of evaluations in a row without a new best mean return."""
     stop_after_hours: Annotated[Positive | None, MAY_CHANGE] = None
-    """Stop after this time in hours, counted anew in each resumed run. Set it a little below the
-    time limit of a cluster's job."""
+    """Stop after this time in hours, from each start or resume of the run. Set it a little below
+    the time limit of a cluster's job."""
     stop_on_file: Annotated[str | None, MAY_CHANGE] = None
     """Stop after the iteration in which this file appears."""
 
