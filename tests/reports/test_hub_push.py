@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -243,6 +245,13 @@ def test_without_a_network_the_error_is_one_sentence(hub, monkeypatch, capsys):
     assert code == 1
     assert "http://127.0.0.1:9 can't be reached (" in err
     assert err.count("\n") == 1
+
+
+def test_a_new_process_loads_all_parts_of_the_library():
+    """The tests above have loaded some of them already."""
+    code = "from hotloop.runs.hub import huggingface_hub as load; print(load().constants.ENDPOINT)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.stdout.startswith("http"), result.stderr
 
 
 def test_a_directory_of_the_hub_s_own_tool_is_a_run(pushed, tmp_path, trained_run):

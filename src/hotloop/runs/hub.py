@@ -161,6 +161,7 @@ def huggingface_hub() -> Any:
     """
     with requires_extra("models on the Hugging Face Hub need huggingface_hub", "hub"):
         import huggingface_hub
+        import huggingface_hub.constants  # loaded on use only
         import huggingface_hub.errors
         import huggingface_hub.utils
     return huggingface_hub
