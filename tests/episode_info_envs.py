@@ -38,7 +38,7 @@ class ReportsInfo(gymnasium.Env):
         }
         if is_over:
             info["episode"] = {
-                "r": 1.0,
+                "r": float(self._t),
                 "l": self._t,
                 "t": 0.5,
                 "angle": np.array(0.25),

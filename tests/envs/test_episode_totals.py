@@ -155,3 +155,27 @@ def test_sum_of_rewards_without_a_record():
 )
 def test_invalid_records_are_ignored(record, expected):
     assert EpisodeTotals().at_end({"episode": record}, 30.0, 3) == expected
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: make_vec(normalized, 2), lambda: make_vec(lambda: SyncVectorEnv([normalized] * 2))],
+)
+def test_the_sum_of_changed_rewards_is_a_metric(make):
+    envs = make()
+    envs.reset()
+    sums = np.zeros(2)
+    for _ in range(3):
+        sums += envs.step(np.zeros(2, np.int64)).reward
+    for episode, total in zip(envs.pop_episodes(), sums, strict=True):
+        assert episode.undiscounted_return == 30
+        assert dict(episode.info) == {"reward_sum": pytest.approx(total)}
+
+
+def test_unchanged_rewards_have_no_other_sum():
+    envs = make_vec(lambda: RecordEpisodeStatistics(Tens()))
+    envs.reset()
+    for _ in range(3):
+        envs.step(np.zeros(1, np.int64))
+    (episode,) = envs.pop_episodes()
+    assert (episode.undiscounted_return, dict(episode.info)) == (30, {})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,9 @@ from hotloop.envs.protocol import allocate_step
 from hotloop.envs.spec import EnvSpec
 from hotloop.errors import EnvironmentFailure
 from hotloop.types import Array, Episode
+
+REWARD_SUM = "reward_sum"
+"""Metric of an episode whose recorded return is not the sum of the rewards: that sum."""
 
 
 class GymnasiumEnvs:
@@ -60,6 +65,14 @@ class GymnasiumEnvs:
 
     def _ended_episode(self, i: int, info: Any, summed_return: Any, num_steps: Any) -> Episode:
         total, length = self._totals[i].at_end(info, float(summed_return), int(num_steps))
+        # A recorder inside of a wrapper that changes rewards: show the sum of these, too. With
+        # another length, the record is of a game, and the sum of its last life.
+        if length == num_steps and not math.isclose(
+            total, summed_return, rel_tol=1e-3, abs_tol=1e-3
+        ):
+            record = info.get("episode")
+            numbers = record if isinstance(record, Mapping) else {}
+            info = {**info, "episode": {**numbers, REWARD_SUM: float(summed_return)}}
         metrics = self._metrics.from_info(info)
         return Episode(self._first_env + i, self._episode[i], total, length, metrics)
 
