@@ -37,7 +37,7 @@ class Switches:
         reward = 0.0 if solved else -1.0
         obs = self.state.copy()
         #: env obs=obs reward=reward count=self.t
-        return obs, solved, solved or self.t == BITS
+        return obs, reward, solved or self.t == BITS
 
 
 class Store:
@@ -63,8 +63,8 @@ def trajectory(env, choose):
     obs, end = env.reset(), False
     while not end:
         action = choose(obs, env.goal)
-        after, solved, end = env.step(action)
-        yield obs, action, after, solved
+        after, reward, end = env.step(action)
+        yield obs, action, after, reward == 0.0
         obs = after
 
 
