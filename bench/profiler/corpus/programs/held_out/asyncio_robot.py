@@ -9,7 +9,7 @@ from collections import defaultdict
 
 import numpy as np
 
-#: length --ticks 30000
+#: length --ticks 500000
 #: imports
 
 #: globals
@@ -118,5 +118,5 @@ async def run(ticks):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("--ticks", type=int, default=30000)
+    parser.add_argument("--ticks", type=int, default=500000)
     asyncio.run(run(parser.parse_args().ticks))

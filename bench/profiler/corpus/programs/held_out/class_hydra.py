@@ -13,7 +13,7 @@ import torch
 from omegaconf import OmegaConf
 from torch import nn
 
-#: length --steps 12000
+#: length --steps 7500
 #: imports
 
 torch.set_num_threads(1)
@@ -120,5 +120,5 @@ def main(steps):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=12000)
+    parser.add_argument("--steps", type=int, default=7500)
     main(parser.parse_args().steps)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-#: length --epochs 40
+#: length --epochs 25
 #: imports
 
 torch.set_num_threads(1)
@@ -119,7 +119,7 @@ def demonstrations(env, episodes):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--epochs", type=int, default=40)
+    parser.add_argument("--epochs", type=int, default=25)
     args = parser.parse_args()
     torch.manual_seed(0)
     data = TensorDataset(*demonstrations(Course(0), 100))

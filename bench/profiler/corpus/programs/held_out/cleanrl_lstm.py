@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-#: length --total-timesteps 40960
+#: length --total-timesteps 16384
 #: imports
 
 torch.set_num_threads(1)
@@ -60,7 +60,7 @@ class Agent(nn.Module):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("--total-timesteps", type=int, default=40960)
+    parser.add_argument("--total-timesteps", type=int, default=16384)
     args = parser.parse_args()
     num_envs, num_steps, num_minibatches = 8, 64, 2
     random.seed(1)

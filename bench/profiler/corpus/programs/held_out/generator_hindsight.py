@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-#: length --episodes 1500
+#: length --episodes 850
 #: imports
 
 torch.set_num_threads(1)
@@ -121,5 +121,5 @@ def main(episodes):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("--episodes", type=int, default=1500)
+    parser.add_argument("--episodes", type=int, default=850)
     main(parser.parse_args().episodes)

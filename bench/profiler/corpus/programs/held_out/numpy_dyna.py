@@ -6,7 +6,7 @@ import heapq
 import random
 import time
 
-#: length --episodes 900
+#: length --episodes 300
 #: imports
 
 SIZE = 12
@@ -74,7 +74,7 @@ class Planner:
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--episodes", type=int, default=900)
+    parser.add_argument("--episodes", type=int, default=300)
     args = parser.parse_args()
     rng, env, planner = random.Random(0), Maze(1), Planner()
     lengths = []

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pandas as pd
 
-#: length --generations 40
+#: length --generations 80
 #: imports
 
 #: globals
@@ -72,7 +72,7 @@ def play(env, weights):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--generations", type=int, default=40)
+    parser.add_argument("--generations", type=int, default=80)
     args = parser.parse_args()
     rng = np.random.default_rng(1)
     env = Market(*indicators(prices(4_000, seed=0)), 250, rng)
@@ -80,7 +80,7 @@ def main():
     #: setup
     start = time.perf_counter()
     for generation in range(args.generations):
-        candidates = rng.normal(mean, spread, (40, 6))
+        candidates = rng.normal(mean, spread, (80, 6))
         returns = np.empty(len(candidates))
         for number, weights in enumerate(candidates):
             returns[number] = np.mean([play(env, weights) for _ in range(4)])

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-#: length --rounds 4500
+#: length --rounds 6000
 #: imports
 
 torch.set_num_threads(1)
@@ -64,7 +64,7 @@ def work(arrays, go, ready, seed):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=4500)
+    parser.add_argument("--rounds", type=int, default=6000)
     args = parser.parse_args()
     torch.manual_seed(0)
     halves, workers = [], []

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-#: length --steps 9000
+#: length --steps 11000
 #: imports
 
 torch.set_num_threads(1)
@@ -60,7 +60,7 @@ def simulate(listener):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=9000)
+    parser.add_argument("--steps", type=int, default=11000)
     args = parser.parse_args()
     torch.manual_seed(0)
     listener = socket.create_server(("127.0.0.1", 0))

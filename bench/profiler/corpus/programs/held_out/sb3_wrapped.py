@@ -15,7 +15,7 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import DummyVecEnv
 from torch import nn
 
-#: length --timesteps 12000
+#: length --timesteps 24000
 #: imports
 
 torch.set_num_threads(1)
@@ -109,7 +109,7 @@ def make_env():
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--timesteps", type=int, default=12000)
+    parser.add_argument("--timesteps", type=int, default=24000)
     timesteps = parser.parse_args().timesteps
     model = A2C(
         "CnnPolicy",
