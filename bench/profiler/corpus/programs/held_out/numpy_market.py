@@ -80,7 +80,7 @@ def main():
     #: setup
     start = time.perf_counter()
     for generation in range(args.generations):
-        candidates = rng.normal(mean, spread, (80, 6))
+        candidates = rng.normal(mean, spread, (40, 6))
         returns = np.empty(len(candidates))
         for number, weights in enumerate(candidates):
             returns[number] = np.mean([play(env, weights) for _ in range(4)])
