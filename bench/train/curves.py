@@ -98,7 +98,11 @@ def main() -> int:
     versions: dict[str, str] = {}
     settings = {
         "benchmark": f"{options.algorithm} {options.env_id}",
-        "command": " ".join(["python -m bench curves", *sys.argv[1:]]),
+        # Without paths of this machine.
+        "command": " ".join(
+            "PATH" if x == options.peer_python else x
+            for x in ("python -m bench curves", *sys.argv[1:])
+        ),
         "timesteps": options.timesteps,
         "precision": options.precision,
         "peer_versions": versions,
