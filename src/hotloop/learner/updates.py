@@ -1,4 +1,4 @@
-"""An algorithm's update, with a check of its contract and its metrics in one tensor."""
+"""An algorithm's update: it checks the update's contract, and returns its metrics in one tensor."""
 
 from __future__ import annotations
 

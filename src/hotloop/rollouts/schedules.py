@@ -76,8 +76,9 @@ class RowLimits(NamedTuple):
 
     Attributes:
         rows: The first such row of each worker.
-        total: The first such row, counted over all workers. A worker without a row that the learner
-            can take may exceed it. None: there is none.
+        total: The first such row, counted over all workers. A worker of which the learner has taken
+            all rows may begin one beyond it, since the learner needs at least one of each worker.
+            None: there is none.
     """
 
     rows: list[int]

@@ -329,7 +329,8 @@ def _make_rendering_env(spec: EnvSpec) -> Any:
         if isinstance(cause, TypeError) and "render_mode" in str(cause):
             raise ConfigError(
                 f"{name} can't be filmed: it must accept render_mode='rgb_array', but it has no "
-                "such argument: add `render_mode=None`, and pass it to the environment"
+                "such argument: add the argument `render_mode=None` to its function or class, and "
+                "pass it to the environment"
             ) from first_error
         raise first_error
     modes_text = f"its render modes are {', '.join(map(str, modes))}" if modes else "it has none"

@@ -168,8 +168,9 @@ class Segment:
 
     def release(self) -> None:
         """Release the segment after its thread has ended."""
-        # In a forked child this memory is the parent's, and Python ends the parent's threads there
-        # before it calls the hooks of `os.register_at_fork`.
+        # A forked child shares this memory with its parent. Python discards the parent's other
+        # threads in the child, and may call this before the hooks of `os.register_at_fork`, so
+        # `_writing` compares process ids.
         with self._writing() as may_write:
             if not may_write:
                 return

@@ -82,12 +82,13 @@ class ReplayOnDevice(StoredTransitions):
             "noise": ((self.max_drawn,), number),
             "log": ((self.max_drawn,), number),
         }
-        if config.n_step == 1:  # n-step rewards are stored together with their discount
+        if config.n_step == 1:  # with n > 1, each reward is stored with its own discount
             extra["gamma"] = ((), real)
         if self.is_scaled:
             shape = envs.obs_spec.shape
             extra |= {"mean": (shape, real), "std": (shape, real), "clip": ((), real)}
-        num_new = spec.num_envs * (config.train_frequency + config.n_step - 1)  # in one round
+        # Between two launches.
+        num_new = spec.num_envs * (config.train_frequency + config.n_step - 1)
         buffer = DeviceReplay(
             config.buffer_size,
             spec.fields,

@@ -27,7 +27,12 @@ def file_finder(directory: Path, *, has_folders: bool) -> Callable[[str], str]:
     """Return a function that completes the files of a recording.
 
     Relative files are searched beside the recording, in the current directory and in Python's
-    search path. If files have no folders, one that is not found counts as a library's.
+    search path.
+
+    Args:
+        directory: the recording's directory.
+        has_folders: whether the recording stores files with their folders. If it stores bare names,
+            a file that is not found counts as a library's.
     """
 
     @lru_cache(maxsize=65536)

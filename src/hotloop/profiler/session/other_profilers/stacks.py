@@ -58,7 +58,7 @@ class OtherProfile:
         commands: command lines by name of the process.
         has_first_lines: whether the lines are the first lines of functions instead of running
             lines.
-        has_folders: whether files have their folders.
+        has_folders: whether files are recorded with their folders.
         spans: spans, in order of their ends.
         windows: activity of GPUs.
     """
