@@ -35,9 +35,9 @@ COMPILING_TIMESTEPS = {"ppo": 1_024, "dqn": 10_100, "sac": 5_100}
 
 def difference(name: str) -> str:
     """Return the difference between a script and its version with hotloop, as Markdown."""
-    files = [f"{name}.py", f"{name}_hotloop.py"]
-    lines = [(FOLDER / file).read_text().splitlines() for file in files]
-    text = "\n".join(list(difflib.unified_diff(*lines, *files, n=1, lineterm="")))
+    files = f"{name}.py", f"{name}_hotloop.py"
+    before, after = ((FOLDER / file).read_text().splitlines() for file in files)
+    text = "\n".join(difflib.unified_diff(before, after, *files, n=1, lineterm=""))
     return f"```diff\n{text}\n```"
 
 

@@ -79,9 +79,9 @@ def measure(replay: str, options: argparse.Namespace) -> dict[str, float]:
     """Run once in this process; return the seconds per step of each part and of `step`."""
     from hotloop import timing
     from hotloop.algorithms import sac
-    from hotloop.training import off_policy
+    from hotloop.training import replay_sources
 
-    class Filled(off_policy.Replay):
+    class Filled(replay_sources.Replay):
         """A replay that starts with a full buffer."""
 
         def __init__(self, *args: Any) -> None:
@@ -111,7 +111,7 @@ def measure(replay: str, options: argparse.Namespace) -> dict[str, float]:
     total = LEARNING_STARTS + options.warm_up + options.updates + REPORT_INTERVAL
     with (
         tempfile.TemporaryDirectory() as folder,
-        mock.patch.object(off_policy, "Replay", Filled),
+        mock.patch.object(replay_sources, "Replay", Filled),
     ):
         sac.train(
             sac.Config(

@@ -1,5 +1,7 @@
 """Environments that need a factory, each as a user would write it."""
 
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 from typing import Any

@@ -60,7 +60,7 @@ def make_parts() -> StepParts:
 
     def step() -> None:
         replay.store(fragment)
-        if launches.is_full:
+        if launches.is_log_full:
             launches.drain_log()
         launches.run(1, None)
 

@@ -31,7 +31,7 @@ from hotloop.replay import Prioritized, Proportional, RankBased, Uniform
 from hotloop.rollouts.evaluation import evaluate
 from hotloop.rollouts.inline import InlineRollout
 from hotloop.runs import RunDirectory
-from hotloop.training import off_policy
+from hotloop.training import off_policy, replay_sources
 from hotloop.training.forking import fork
 from hotloop.training.replay import Replay
 from tests import toy_envs
@@ -102,7 +102,7 @@ def buffers(monkeypatch):
         created.append(replay.buffer)
         return replay
 
-    monkeypatch.setattr(off_policy, "Replay", record)
+    monkeypatch.setattr(replay_sources, "Replay", record)
     return created
 
 

@@ -1,7 +1,7 @@
-"""The text that `hotloop accelerate` prints at the end: the models, and their time of an update.
+"""The last lines of `hotloop accelerate`: the models, and how long their updates take.
 
-The first calls of a model's `train` run Stable-Baselines3's own code, which changes the parameters
-in the same way. Their durations are the time before.
+For each class of models, the first calls of `train` run Stable-Baselines3's own code, which changes
+the parameters in the same way. They give the time of an update before acceleration.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def _store_records() -> None:
 
 
 def measure_class(accelerated: type) -> None:
-    """Measure the calls of `train` of an accelerated class, the first ones with the original."""
+    """Measure an accelerated class's calls of `train`. The first ones run the original."""
     train: Any = vars(accelerated).get("train") or accelerated.train  # pyright: ignore
     original = next(
         vars(kind)["train"]

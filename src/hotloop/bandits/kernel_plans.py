@@ -30,7 +30,7 @@ class KernelPlan:
         parameters: words from `layout.PARAMETERS` on. Integers become int64, others float64.
         state_bytes: size of the state, in bytes.
         needs_unit_rewards: whether rewards must lie in [0, 1].
-        needs_policy: whether the kernels prepare the policy's random words for all lanes.
+        needs_policy_words: whether the kernels prepare the policy's random words for all lanes.
         arrays: arrays whose addresses are parameters. The block keeps them alive.
         is_nonstationary: whether an environment's true values differ from step to step. Its windows
             then have values for each step.
@@ -40,7 +40,7 @@ class KernelPlan:
     parts: tuple[CompiledFunction, CompiledFunction, CompiledFunction]
     parameters: tuple[float | int, ...] = ()
     state_bytes: int = 0
-    needs_policy: bool = False
+    needs_policy_words: bool = False
     needs_unit_rewards: bool = False
     arrays: tuple[Array, ...] = ()
     is_nonstationary: bool = False

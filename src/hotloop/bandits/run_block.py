@@ -93,7 +93,7 @@ class RunBlock:
         words[layout.NUM_ARMS] = num_arms
         words[layout.NUM_STEPS] = settings.num_steps
         words[layout.DIMENSION] = dimension
-        words[layout.NEEDS_POLICY] = any(plan.needs_policy for plan in agents)
+        words[layout.NEEDS_POLICY_WORDS] = any(plan.needs_policy_words for plan in agents)
         words[layout.NEEDS_UNIT] = any(plan.needs_unit_rewards for plan in agents)
         words[layout.STEPS_PER_POINT] = settings.steps_per_point
         words[layout.LATE_START] = settings.num_steps - settings.late_steps

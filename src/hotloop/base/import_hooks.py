@@ -72,7 +72,7 @@ class ImportHooks(MetaPathFinder):
 
 
 class _Loader(Loader):
-    """A wrapper of a module's loader, which the finished module no longer refers to."""
+    """A wrapper of a module's loader. The module itself refers to the original loader."""
 
     def __init__(self, loader: Any, hooks: ImportHooks) -> None:
         self._loader = loader

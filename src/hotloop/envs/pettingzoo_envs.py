@@ -1,9 +1,9 @@
 """Games of several agents, with PettingZoo's parallel interface: each agent is a row.
 
 All agents of a game share one policy, so their spaces must be equal. Row g · K + k is agent k of
-game g, in the order of `possible_agents`. A row without a living agent is not `valid`, and neither
-is the row in which an agent appears during a game: it has a first observation, but no transition. A
-game whose agents have all ended is reset at once.
+game g, in the order of `possible_agents`. A row is not `valid` in a step if its agent is not alive,
+or appears in this step: then it has a first observation, but no transition. A game whose agents
+have all ended is reset at once.
 """
 
 from __future__ import annotations
@@ -270,7 +270,7 @@ class PettingZooEnvs(GymnasiumEnvs):
             self._may_warn = False
 
     def _step_game(self, game: int, actions: Sequence[Any], out: StepArrays) -> bool:
-        """Step a game, write its rows without observations, and return whether it has ended."""
+        """Step a game, write its rows except for observations, and return whether it has ended."""
         env, first = self._games[game], self._rows(game).start
         self._game_lengths[game] += 1
         try:

@@ -129,8 +129,8 @@ def check_unchanged(path: Path, content: Mapping[str, Any]) -> None:
     """
     if is_changed(content):
         raise UntrustedError(
-            f"{path / 'config.json'} was changed after your training had signed it: restore it; "
-            "with --trust, resume, eval and export use it as it is"
+            f"{path / 'config.json'} was changed after your training had signed it: restore it, "
+            "or pass --trust to resume, eval or export to use it as it is"
         )
 
 

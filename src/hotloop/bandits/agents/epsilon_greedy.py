@@ -52,5 +52,5 @@ class EpsilonGreedy(KernelAgent):
                 float(self.epsilon_decay),
             ),
             state_bytes=q_values.STATE_BYTES * num_cells(environment.num_arms),
-            needs_policy=self.epsilon > 0,
+            needs_policy_words=self.epsilon > 0,
         )

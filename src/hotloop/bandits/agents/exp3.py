@@ -34,5 +34,5 @@ class EXP3(KernelAgent):
             parameters=(float(self.gamma),),
             state_bytes=softmax.STATE_BYTES_ARM * num_cells(environment.num_arms)
             + softmax.STATE_BYTES_LANE * LANES,
-            needs_policy=True,
+            needs_policy_words=True,
         )

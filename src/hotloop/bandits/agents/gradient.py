@@ -39,5 +39,5 @@ class Gradient(KernelAgent):
             parameters=(float(self.step_size), int(self.baseline)),
             state_bytes=softmax.STATE_BYTES_ARM * num_cells(environment.num_arms)
             + softmax.STATE_BYTES_LANE * LANES,
-            needs_policy=True,
+            needs_policy_words=True,
         )

@@ -244,8 +244,8 @@ def plot_axes(ranges: Mapping[str, Sequence[Any]]) -> tuple[str, str | None]:
     if not 1 <= len(ranges) <= 2 or not numeric:
         names = ", ".join(ranges) or "none"
         raise ConfigError(
-            "a picture needs one or two fields with several values, one of them with numbers only, "
-            f"got {names}: give such ranges, or export the grid"
+            "a picture needs one or two fields with several values, at least one with numbers "
+            f"only, got {names}: give such ranges, or export the grid"
         )
     second = [name for name in ranges if name != numeric[0]]
     return numeric[0], second[0] if second else None

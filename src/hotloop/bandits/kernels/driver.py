@@ -16,7 +16,7 @@ from hotloop.base.numba_tools import call_function, entry, inline, jit, load_i64
 def _prepare(frame: int, step: int) -> None:
     environment = load_i64(frame, layout.ENVIRONMENT)
     call_function(load_i64(environment, layout.ADVANCE), environment, step)
-    if load_i64(frame, layout.NEEDS_POLICY) != 0:
+    if load_i64(frame, layout.NEEDS_POLICY_WORDS) != 0:
         for group in range(WINDOW // 4):
             target = frame + layout.POLICY_WORDS + group * 16 * LANES
             fill_words(frame, target, (step >> 2) + group, POLICY_STREAM, 0)
@@ -38,7 +38,7 @@ def _set_addresses(frame: int, step: int, offset: int) -> None:
     store_i64(frame, layout.BEST_ARM, load_i64(environment, layout.BEST_ARM_AT))
     store_i64(frame, layout.NOISE, load_i64(environment, layout.NOISE_AT) + offset * 4 * LANES)
     store_i64(frame, layout.CONTEXT, context)
-    has_words = load_i64(frame, layout.NEEDS_POLICY) != 0
+    has_words = load_i64(frame, layout.NEEDS_POLICY_WORDS) != 0
     words = frame + layout.POLICY_WORDS + offset * 4 * LANES
     store_i64(frame, layout.POLICY, words if has_words else 0)
 

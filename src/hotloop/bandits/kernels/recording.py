@@ -1,8 +1,9 @@
 """Records of every step: sums over the block's runs, always added in the same order.
 
-An agent's record, by offset in bytes, float64 (LANES,) each: regret so far; reward so far, at the
-last point of the curve, and before the late steps. Then int32 (LANES,) each: optimal steps so far,
-at the last point, and before the late steps; whether this step was optimal.
+An agent's record, by offset in bytes, float64 (LANES,) each: the regret so far, and the reward
+summed up to now, up to the curve's previous point, and up to the late steps, those at the end. Then
+int32 (LANES,) each: the optimal steps, counted up to the same three times, and whether this step
+was optimal.
 """
 
 from __future__ import annotations

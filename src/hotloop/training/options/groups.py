@@ -119,7 +119,7 @@ class NetworkOptions(Options):
     """Options that a custom network ignores."""
 
     def check(self) -> None:
-        """Check the encoder's name, and that a custom network has no options of other layers."""
+        """Check the encoder's name, or that a custom network leaves `layer_options` as they are."""
         if self.network is None:
             return
         if is_built_in(self.network):
