@@ -2,7 +2,9 @@
 
 import json
 import sys
+from types import SimpleNamespace
 
+import gymnasium
 import h5py
 import minari
 import numpy as np
@@ -13,7 +15,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 import hotloop
 from hotloop.algorithms import dqn, sac, td3
 from hotloop.errors import ConfigError, MissingExtraError, SpaceError
-from hotloop.training import check_algorithm
+from hotloop.training import check_algorithm, recording
 from hotloop.training.options import to_json, untrusted_options
 from hotloop.training.recorded import datasets_path
 from tests import toy_envs
@@ -281,3 +283,41 @@ def test_a_failed_recording_leaves_nothing(trained_run, capsys, monkeypatch):
     assert code == 1
     assert "can't be written (OSError: disk full" in err
     assert not (datasets_path() / "x-v0").exists()
+
+
+class OneImage(gymnasium.Env):
+    """Each step writes other pixels into the same array."""
+
+    observation_space = Box(0, 255, (40, 40, 3), np.uint8)
+    action_space = Discrete(2)
+    image = np.zeros((40, 40, 3), np.uint8)
+
+    def reset(self, seed=None, options=None):
+        self.observation_space.seed(0)
+        self.image[:] = self.observation_space.sample()
+        return self.image, {}
+
+    def step(self, action):
+        self.image += 1
+        return self.image, 0.0, False, False, {}
+
+
+def test_recorded_images_are_those_of_each_step(trained_run, monkeypatch):
+    policy = SimpleNamespace(act=lambda *_, **__: np.int64(1), new_memory=lambda: None)
+    policy.network = SimpleNamespace(action_spec=SimpleNamespace(is_masked=False))
+    monkeypatch.setattr(recording, "load", lambda *_, **__: policy)
+    monkeypatch.setattr(recording, "make_env", lambda _: OneImage())
+    recording.record_episodes(trained_run("ppo"), "image-v0", episodes=1, max_steps=3)
+    images = next(minari.load_dataset("image-v0").iterate_episodes()).observations
+    first = Box(0, 255, (40, 40, 3), np.uint8, seed=0).sample()
+    np.testing.assert_array_equal(images, [first + np.uint8(k) for k in range(4)])
+
+
+def test_a_data_set_that_appears_during_the_recording_is_kept(trained_run):
+    def write(_):
+        if not (datasets_path() / NAME).exists():
+            write_pendulum()
+
+    with pytest.raises(ConfigError, match="is there already"):
+        recording.record_episodes(trained_run("ppo"), NAME, episodes=2, on_episode=write)
+    assert minari.load_dataset(NAME).total_episodes == 2

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import shutil
 import warnings
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -65,10 +67,7 @@ def record_episodes(
             f"a data set must be named like pendulum/medium-v0, with a version at its end, got "
             f"'{name}'"
         )
-    if path.exists():
-        raise ConfigError(
-            f"the data set '{name}' is there already, in {path}: choose another name or version"
-        )
+    _require_new(name, path)
     directory = RunDirectory.open(run)
     directory.check_trusted(is_trusted=is_trusted, only_environment=True)
     policy = load(run, checkpoint, trust=is_trusted)
@@ -91,11 +90,16 @@ def record_episodes(
             ) from error
         finally:
             env.close()
-    # Write them.
+    # Write them. Another process may have made the data set in the meantime.
+    _require_new(name, path)
+    create = minari.create_dataset_from_buffers
+    options: dict[str, Any] = {}
+    if "jpeg_encoding" in inspect.signature(create).parameters:
+        options["jpeg_encoding"] = False  # images without losses
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about missing authors
-            minari.create_dataset_from_buffers(
+            create(
                 name,
                 buffers,
                 env=env if env.spec is not None else None,
@@ -103,6 +107,7 @@ def record_episodes(
                 action_space=env.action_space,
                 algorithm_name=directory.config["algorithm"],
                 description=f"{episodes} episodes of a policy that hotloop trained on {spec.name}",
+                **options,
             )
     except BaseException as error:
         shutil.rmtree(path, ignore_errors=True)
@@ -123,6 +128,13 @@ def record_episodes(
     }
 
 
+def _require_new(name: str, path: Path) -> None:
+    if path.exists():
+        raise ConfigError(
+            f"the data set '{name}' is there already, in {path}: choose another name or version"
+        )
+
+
 def _play(
     env: Any, policy: Any, seed: int, max_steps: int, rng: np.random.Generator | None
 ) -> dict[str, Any]:
@@ -130,14 +142,14 @@ def _play(
     obs, info = env.reset(seed=seed)
     memory = policy.new_memory()
     is_masked = policy.network.action_spec.is_masked
-    observations, steps = [obs], []
+    observations, steps = [deepcopy(obs)], []  # the environment may reuse its arrays
     is_running = True
     while is_running:
         mask = info.get("action_mask") if is_masked else None
         action = policy.act(obs, memory, action_mask=mask, deterministic=rng is None, rng=rng)
         obs, reward, terminated, truncated, info = env.step(action)
         truncated |= len(steps) + 1 == max_steps and not terminated
-        observations.append(obs)
+        observations.append(deepcopy(obs))
         steps.append((action, float(reward), bool(terminated), bool(truncated)))
         is_running = not (terminated or truncated)
     actions, rewards, terminations, truncations = zip(*steps, strict=True)
