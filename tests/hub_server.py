@@ -145,7 +145,9 @@ class _Handler(BaseHTTPRequestHandler):
         if commit is not None:
             sizes = {name: len(x) for name, x in commit[1].items()} | self.server.fake_sizes
             siblings = [{"rfilename": name, "size": sizes[name]} for name in commit[1]]
-            self._send(200, {"id": repo, "sha": commit[0], "siblings": siblings})
+            is_private = repo in self.server.private
+            result = {"id": repo, "sha": commit[0], "siblings": siblings, "private": is_private}
+            self._send(200, result)
 
     def preupload(self, repo: str, revision: str, body: bytes) -> None:
         files = [

@@ -15,9 +15,10 @@ from huggingface_hub import constants
 
 import hotloop
 from hotloop.errors import CheckpointError, ConfigError, HubError, UntrustedError
-from hotloop.reports.hub_push import push
+from hotloop.reports.hub_push import published_config, push
 from hotloop.runs import RunDirectory
-from hotloop.runs.hub import HubAddress
+from hotloop.runs.checkpoints import Checkpoints
+from hotloop.runs.hub import HubAddress, files_to_load
 from tests.cli.run_command import run
 from tests.hub_server import TOKEN, hub_server
 
@@ -237,6 +238,79 @@ def test_a_repository_of_another_project_is_not_overwritten(hub, monkeypatch, tr
     with pytest.raises(ConfigError, match="must be named"):
         push(trained_run("ppo"), "anna/x@main")
     assert list(hub.commits) == ["anna/bert"]
+
+
+def test_files_of_another_library_are_not_overwritten(hub, monkeypatch, trained_run):
+    """Its layout resembles that of a run."""
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    names = ("A.bin", "config.json", "checkpoints/step-500/model.safetensors")
+    hub.files("anna/bert").update(dict.fromkeys(names, b"{}"))
+    with pytest.raises(HubError, match=r"holds files of another model, such as 'A\.bin'"):
+        push(trained_run("ppo"), "anna/bert", episodes=0)
+    assert len(hub.commits["anna/bert"]) == 1
+
+
+def test_a_private_model_is_not_pushed_to_a_public_repository(pushed, monkeypatch, trained_run):
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    commits = list(pushed.commits[REPO])
+    with pytest.raises(HubError, match=f"{REPO} exists and is public, so nothing was published"):
+        push(trained_run("ppo-normalized"), REPO, episodes=0, is_private=True)
+    assert pushed.commits[REPO] == commits
+
+
+def test_a_push_during_a_training_publishes_one_checkpoint(hub, monkeypatch, copy_trained_run):
+    """The training saves a checkpoint after each time that `push` looks for the last one."""
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    run_dir = copy_trained_run("ppo-normalized")
+    steps = sorted(x.name for x in (run_dir / "checkpoints").glob("step-*"))
+    assert len(steps) > 1
+    find = Checkpoints._find
+
+    def find_once(self, name):
+        return self.path / steps.pop() if name == "last" else find(self, name)
+
+    monkeypatch.setattr(Checkpoints, "_find", find_once)
+    newest = steps[-1]
+    push(run_dir, REPO, episodes=1)
+    assert f"checkpoints/{newest}/state.json" in hub.files(REPO)
+    card = hub.files(REPO)["README.md"].decode()
+    assert f"for {int(newest.removeprefix('step-')):,} steps" in card
+
+
+def test_published_options():
+    """Secrets are masked, and other values stay as they are."""
+    options = {
+        "env_kwargs": {"api_key": "abc def", "max_tokens": 5, "tokens": ["a"], "url": "s://u:p@h"},
+        "init_from": "/home/anna/runs/secret-project",
+        "log_info": ["token=x"],
+        "run_dir": "/home/anna",
+        "seed": 1,
+    }
+    content = dict.fromkeys(("algorithm", "env_id", "versions", "started_at"))
+    content |= {"network": "token_nets:Policy", "config": options, "may_change": ["run_dir"]}
+    published = published_config(content)
+    assert published["network"] == "token_nets:Policy"
+    assert published["config"] == {
+        "env_kwargs": {
+            "api_key": "***",
+            "max_tokens": 5,
+            "tokens": ["***"],
+            "url": "s://u:***@h",
+        },
+        "log_info": ["token=***"],
+        "seed": 1,
+    }
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_repository_with_two_files_of_a_kind(number):
+    step = "checkpoints/step-000000000001"
+    sizes = dict.fromkeys(["config.json", f"{step}/state.json", f"{step}/policy.safetensors"], 1)
+    assert files_to_load(HubAddress("a/b"), sizes) == sorted(sizes)
+    del sizes[list(sizes)[number]]
+    sizes["checkpoints/step-000000000002/state.json"] = 1
+    with pytest.raises(HubError, match=r"must hold config\.json, and one checkpoint"):
+        files_to_load(HubAddress("a/b"), sizes)
 
 
 def test_without_a_network_the_error_is_one_sentence(hub, monkeypatch, capsys):

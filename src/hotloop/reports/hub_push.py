@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hotloop.base.redaction import redacted
+from hotloop.base.redaction import redacted_options
 from hotloop.errors import ConfigError, HubError
 from hotloop.reports.model_card import model_card
 from hotloop.runs import RunDirectory
@@ -20,8 +20,8 @@ from hotloop.training.trained_policy import EvaluationResult, evaluate
 _LICENSE = re.compile(r"[a-z0-9][a-z0-9.+-]{0,63}")
 # Fields of `config.json` that loading and the card need. Others name files of this machine.
 _FIELDS = ("algorithm", "env_id", "network", "versions", "started_at")
-# The checkpoint that an earlier push may have left.
-_CHECKPOINTS = "checkpoints/"
+# The files of the checkpoint that an earlier push may have left.
+_CHECKPOINT_FILE = re.compile(r"checkpoints/step-\d{12,}/(state\.json|policy\.safetensors)")
 
 
 def push(
@@ -66,6 +66,9 @@ def push(
         )
     huggingface_hub()
     directory = RunDirectory.open(run)
+    # `last` and `best` may move while a training runs: use the same checkpoint everywhere.
+    files = directory.checkpoints.policy_files(checkpoint)
+    checkpoint = Path(next(iter(files))).parent.name
     _, _, state = directory.load_policy(checkpoint, is_trusted=is_trusted)
     # Make the files, and the model card from an evaluation.
     played: EvaluationResult | None = None
@@ -73,7 +76,6 @@ def push(
         options = {"checkpoint": checkpoint, "trust": is_trusted, "on_note": on_note}
         played = evaluate(run, episodes=episodes, **options)
     content = published_config(directory.config)
-    files = directory.checkpoints.policy_files(checkpoint)
     files["config.json"] = (json.dumps(content, indent=2) + "\n").encode()
     timesteps = state["timesteps"]
     card = model_card(content, repo, timesteps=timesteps, played=played, license_id=license_id)
@@ -97,13 +99,13 @@ def published_config(content: Mapping[str, Any]) -> dict[str, Any]:
     Paths, trackers, addresses of clusters, the command line and the signature stay here. Values
     that look like secrets are masked.
     """
-    private = set(content["may_change"]) - {"total_timesteps"}
+    private = set(content["may_change"]) - {"total_timesteps"} | {"init_from"}
     published = {name: content[name] for name in _FIELDS}
     for part in ("config", "defaults"):
         if part in content:
             options = content[part]
             published[part] = {k: v for k, v in options.items() if k not in private}
-    return json.loads(redacted([json.dumps(published)])[0])
+    return redacted_options(published)
 
 
 def _upload(repo: str, files: Mapping[str, bytes], *, is_private: bool) -> tuple[str, str]:
@@ -112,17 +114,22 @@ def _upload(repo: str, files: Mapping[str, bytes], *, is_private: bool) -> tuple
     with hub_requests(repo):
         api = hub.HfApi()
         url = api.create_repo(repo, private=is_private or None, exist_ok=True)
-        present = [file.rfilename for file in api.model_info(repo).siblings or ()]
-        is_run = "config.json" in present and any(x.startswith(_CHECKPOINTS) for x in present)
-        if not is_run and set(present) - {".gitattributes", "README.md"}:
+        info = api.model_info(repo)
+        if is_private and not info.private:
             raise HubError(
-                f"{repo} holds files of another model, such as '{sorted(present)[-1]}': push to a "
-                "new name"
+                f"{repo} exists and is public, so nothing was published: make it private in its "
+                "settings on the hub, or push to a new name"
+            )
+        present = [file.rfilename for file in info.siblings or ()]
+        published = {name for name in present if _CHECKPOINT_FILE.fullmatch(name)}
+        others = set(present) - {".gitattributes", "README.md"}
+        if others and not ("config.json" in present and published):
+            raise HubError(
+                f"{repo} holds files of another model, such as '{min(others)}': push to a new name"
             )
         operations = [
             hub.CommitOperationDelete(path_in_repo=name)
-            for name in present
-            if name.startswith(_CHECKPOINTS) and name not in files
+            for name in sorted(published - files.keys())
         ]
         operations += [
             hub.CommitOperationAdd(path_in_repo=name, path_or_fileobj=content)

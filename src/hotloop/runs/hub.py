@@ -32,8 +32,8 @@ _LOADED = {
 }
 # Suffixes of files that can't run code when they are opened. Other files are refused.
 _SAFE_SUFFIXES = (
-    *(".json", ".jsonl", ".safetensors", ".md", ".txt", ".yaml", ".yml", ".gitattributes"),
-    *(".png", ".jpg", ".gif", ".svg", ".mp4", ".gitignore"),
+    *(".json", ".jsonl", ".safetensors", ".md", ".txt", ".yaml", ".yml"),
+    *(".png", ".jpg", ".gif", ".svg", ".mp4"),
 )
 _SAFE_NAMES = ("LICENSE", ".gitattributes", ".gitignore")
 _TIMEOUT_S = 20.0
@@ -144,7 +144,10 @@ def files_to_load(address: HubAddress, sizes: Mapping[str, int | None]) -> list[
                 f"expect that size, run `hf download {address.repo} --local-dir DIR` and load DIR"
             )
         names.append(name)
-    if len(names) != len(_LOADED):
+    # Three files with different names, in the root and in one folder of a checkpoint.
+    paths = [PurePosixPath(name) for name in names]
+    numbers = len(names), len({path.name for path in paths}), len({path.parent for path in paths})
+    if numbers != (len(_LOADED), len(_LOADED), 2):
         raise HubError(
             f"{address} must hold config.json, and one checkpoint with state.json and "
             f"policy.safetensors, got {', '.join(names) or 'none of them'}: it is no model of "
