@@ -200,6 +200,9 @@ def test_a_list_of_callbacks_is_needed():
             CallbackList(callbacks)
     with pytest.raises(ConfigError, match=r"a callback must be an instance of .*as `on_report`"):
         CallbackList([print])
+    for callbacks in (StopAfterHours(1), None):
+        with pytest.raises(ConfigError, match=r"must be a list, got .*: write `\[callback\]`"):
+            ppo.train(ppo.Config(**SMALL), callbacks=callbacks, progress=False)
 
 
 def test_state_is_kept_in_checkpoints(tmp_path):
@@ -225,13 +228,100 @@ def test_state_is_kept_in_checkpoints(tmp_path):
     assert counter.count == 3
 
 
-def test_state_must_be_json():
-    class Wrong(Callback):
-        def state(self):
-            return {"set": {1, 2}}
+def test_a_resumed_run_keeps_the_states_of_missing_callbacks(tmp_path):
+    class StateAndStop(State):
+        def on_update(self, report):
+            return True
 
-    with pytest.raises(CallbackError, match="the callback Wrong must return a dictionary that JS"):
-        CallbackList([Wrong()]).states()
+    result = train(tmp_path / "run", StateAndStop({"count": 1}))
+    config = ppo.Config(env_id=toy_envs.ChooseTheSign, run_dir=result.run_dir, **SMALL)
+    reports = []
+    callbacks = [State({"count": 2})]
+    ppo.train(
+        config,
+        callbacks=callbacks,
+        resume_from=result.run_dir,
+        on_report=reports.append,
+        progress=False,
+    )
+    expected = "the callback StateAndStop is missing, and its state stays in checkpoints"
+    assert reports[0].resumed.endswith(f"; {expected}")
+    state = RunDirectory.open(result.run_dir).checkpoints.load().state
+    assert state["callbacks"] == {"StateAndStop": {"count": 1}, "State": {"count": 2}}
+
+
+class State(Callback):
+    """A callback with a state and nothing else."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def state(self):
+        return self.values
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"set": {1, 2}}, r"`set` is \{1, 2\}"),
+        ({"a": [{"limits": (1, 2)}]}, r"`a\[0\].limits` is \(1, 2\)"),
+        ({"counts": {3: 1}}, "`counts`'s key 3 is not a text"),
+        ([1], r"it is \[1\]"),
+    ],
+)
+def test_state_must_be_json(values, problem):
+    expected = f"the callback State must return a dictionary that JSON .*, but {problem}: convert"
+    with pytest.raises(CallbackError, match=expected):
+        CallbackList([State(values)]).states()
+
+
+def test_a_state_is_copied_and_may_have_nan():
+    values = {"best": math.nan, "steps": [1, {"": None}]}
+    states = CallbackList([State(values)]).states()
+    values["steps"].append(2)
+    assert states["State"]["steps"] == [1, {"": None}]
+    assert math.isnan(states["State"]["best"])
+
+
+def test_all_callbacks_get_the_end_and_the_first_error_is_raised():
+    recorder = Recorder()
+    first, second = RaisingCallback("on_end"), RaisingCallback("on_end")
+    callbacks = CallbackList([first, second, recorder])
+    callbacks.start(report())
+    with pytest.raises(CallbackError, match="the callback RaisingCallback raised in `on_end`"):
+        callbacks.end(None)
+    callbacks.end(None)
+    assert recorder.events[1:] == [("end", None)]
+
+
+def test_a_signal_in_a_callback_saves_the_states_of_its_iteration(tmp_path):
+    """With the immediate interrupts of on-policy algorithms."""
+
+    class Counter(Callback):
+        count = 0
+
+        def on_update(self, report):
+            self.count += 1
+            if self.count == 2:
+                signal.raise_signal(signal.SIGTERM)
+
+        def state(self):
+            return {"count": self.count}
+
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "run", Counter())
+    state = RunDirectory.open(tmp_path / "run").checkpoints.load().state
+    assert state["callbacks"]["Counter"] == {"count": state["iteration"]} == {"count": 2}
+
+
+def test_an_error_of_on_checkpoint_does_not_hide_the_signal(tmp_path):
+    callbacks = Signal(signal.SIGTERM), RaisingCallback("on_checkpoint")
+    with (
+        pytest.raises(KeyboardInterrupt, match="SIGTERM"),
+        pytest.warns(UserWarning, match="the callback RaisingCallback raised in `on_checkpoint`"),
+    ):
+        train(tmp_path / "run", *callbacks)
+    assert read_status(tmp_path / "run").reason == "SIGTERM"
 
 
 def test_stop_at_return():

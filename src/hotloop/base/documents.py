@@ -37,6 +37,28 @@ def is_json_object(value: Any) -> bool:
         return False
 
 
+def json_copy(value: Any, where: str | None = None) -> Any:
+    """Return a copy of a JSON object, which later changes of the object do not reach.
+
+    Raises:
+        ValueError: JSON can't hold a value, or would return another one, such as a list for a
+            tuple. The message has its path.
+    """
+    if isinstance(value, dict):
+        for name in value:
+            if not isinstance(name, str):
+                place = "its" if where is None else f"`{where}`'s"
+                raise ValueError(f"{place} key {name!r} is not a text")
+        prefix = "" if where is None else f"{where}."
+        return {name: json_copy(item, f"{prefix}{name}") for name, item in value.items()}
+    if where is not None:
+        if isinstance(value, list):
+            return [json_copy(item, f"{where}[{i}]") for i, item in enumerate(value)]
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+    raise ValueError(f"{'it' if where is None else f'`{where}`'} is {value!r}")
+
+
 def finite(value: Any) -> Any:
     """Return a JSON value with None for NaN and infinity, which JSON lacks."""
     if isinstance(value, float):

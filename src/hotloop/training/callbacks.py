@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from hotloop.base.documents import is_json_object
+from hotloop.base.documents import json_copy
 from hotloop.base.importing import describe_exception
 from hotloop.errors import CallbackError, ConfigError
 from hotloop.runs import Report, RunResult
@@ -190,13 +190,14 @@ class CallbackList:
     """The callbacks of a run, in the order in which they are called.
 
     Args:
-        callbacks: the callbacks.
+        callbacks: the callbacks of the user.
+        rules: the callbacks for options, which come first.
 
     Raises:
         ConfigError: an entry is no `Callback`.
     """
 
-    def __init__(self, callbacks: Sequence[Callback]) -> None:
+    def __init__(self, callbacks: Sequence[Callback], *, rules: Sequence[Callback] = ()) -> None:
         if isinstance(callbacks, Callback) or not isinstance(callbacks, Sequence):
             raise ConfigError(f"`callbacks` must be a list, got {callbacks!r}: write `[callback]`")
         for callback in callbacks:
@@ -207,7 +208,7 @@ class CallbackList:
                     "function of the report as `on_report`"
                 )
         self._callbacks: dict[str, Callback] = {}  # by the name in checkpoints
-        for callback in callbacks:
+        for callback in (*rules, *callbacks):
             name, count = type(callback).__name__, 1
             while (key := name if count == 1 else f"{name}-{count}") in self._callbacks:
                 count += 1
@@ -233,10 +234,20 @@ class CallbackList:
         return reasons[0] if reasons else ""
 
     def end(self, result: RunResult | None) -> None:
-        """Call `on_end` once, if the run has started."""
-        if self._has_started:
-            self._has_started = False
-            self.notify("on_end", result)
+        """Call `on_end` of all callbacks once, if the run has started.
+
+        Raises:
+            CallbackError: a callback raised, the first one if there are several.
+        """
+        errors: list[BaseException] = []
+        for name, callback in self._overriding("on_end") if self._has_started else ():
+            try:
+                _call(name, callback, "on_end", result)
+            except BaseException as error:  # the others close files in `on_end`
+                errors.append(error)
+        self._has_started = False
+        if errors:
+            raise errors[0]
 
     def observe_rollouts(
         self, collect: Callable[[], Sequence[Fragment]]
@@ -258,14 +269,22 @@ class CallbackList:
         Raises:
             CallbackError: a state is not JSON.
         """
-        states = {name: _call(name, x, "state") for name, x in self._overriding("state")}
-        for name, state in states.items():
-            if not is_json_object(state):
+        states = {}
+        for name, callback in self._overriding("state"):
+            state = _call(name, callback, "state")
+            try:
+                states[name] = json_copy(state)
+            except (ValueError, RecursionError) as error:
                 raise CallbackError(
                     f"the callback {name} must return a dictionary that JSON can hold from "
-                    f"`state`, got {state!r}"
-                )
+                    f"`state`, but {error}: convert it, for example to a list or a float"
+                ) from None
         return states
+
+    def describe_missing(self, states: Mapping[str, Any]) -> list[str]:
+        """Return sentences on callbacks that a checkpoint has states of and this list lacks."""
+        names = [name for name in states if name not in self._callbacks]
+        return [f"the callback {x} is missing, and its state stays in checkpoints" for x in names]
 
     def load(self, states: Mapping[str, Any]) -> None:
         """Load the states that a checkpoint has."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import warnings
 from collections.abc import Iterator
 
 from hotloop.base.crowding import CrowdingMonitor
 from hotloop.base.signals import PendingInterrupt, delayed_interrupt
 from hotloop.envs import advice_for_non_finite
-from hotloop.errors import NonFiniteError, NonFiniteUpdate
+from hotloop.errors import CallbackError, NonFiniteError, NonFiniteUpdate
 from hotloop.policies import TrainedPolicy
 from hotloop.rollouts.processes.process import INFERENCE_PROGRAM, WORKER_PROGRAM
 from hotloop.runs import ON_REPORT, Checkpoint, RunResult
@@ -130,6 +131,7 @@ class Observers:
 
         # Call the callbacks, evaluate if due, then complete, save and report the iteration.
         network, evaluation = self._stages.policy.network, None
+        # Keep the states of callbacks that were not passed to this resumed run.
         states = {} if self._latest is None else self._latest.state.get("callbacks", {})
         try:
             report = self._reporter.describe(timesteps, iteration.metrics)
@@ -144,8 +146,10 @@ class Observers:
                 self._stop_reason = (
                     self._callbacks.notify("on_evaluation", report) or self._stop_reason
                 )
-            states = self._callbacks.states()
+            states = {**states, **self._callbacks.states()}
         except BaseException:  # a failed evaluation, or a signal, must not lose the iteration
+            with contextlib.suppress(CallbackError):
+                states = {**states, **self._callbacks.states()}
             complete()
             raise
         complete()
@@ -176,9 +180,10 @@ class Observers:
         Raises:
             NonFiniteError: an update in the body was not finite.
         """
-        is_interrupted = False
+        is_complete = is_interrupted = False
         try:
             yield
+            is_complete = True
         except NonFiniteUpdate as error:
             raise self._non_finite_error(error) from None
         except KeyboardInterrupt:
@@ -186,8 +191,7 @@ class Observers:
             raise
         finally:
             try:
-                if self._saved_at != self._timesteps:
-                    self._save()
+                self._save_latest(is_complete=is_complete)
                 self._cores.update(is_final=True)  # while the workers still run
                 self._reporter.write_core_waits(self._cores.crowding())
             finally:
@@ -198,11 +202,23 @@ class Observers:
         """Return the transitions after the last complete iteration, 0 before the first."""
         return 0 if self._latest is None else self._latest.state["timesteps"]
 
+    def _save_latest(self, *, is_complete: bool) -> None:
+        """Save the last complete iteration at the end, if it is not saved yet."""
+        if self._saved_at == self._timesteps:
+            return
+        try:
+            self._save()
+        except CallbackError as error:
+            if is_complete:
+                raise
+            warnings.warn(str(error), stacklevel=2)  # the error that ended the run comes first
+
     def _save(self) -> None:
         """Write the last complete iteration's checkpoint, and link it if it is the best.
 
         Raises:
             RunDirectoryError: the checkpoint can't be written, or the directory no longer exists.
+            CallbackError: a callback raised, after the checkpoint was written.
         """
         assert self._latest is not None
         directory, best = self._run.directory, self._evaluator.best

@@ -52,7 +52,7 @@ def run_training(
     run: OpenedRun[AnyConfig] | None = None
     exits = contextlib.ExitStack()
     rules = stopping_rules(config, has_evaluations=config.eval_interval is not None)
-    callback_list = CallbackList([*rules, *callbacks])
+    callback_list = CallbackList(callbacks, rules=rules)
     try:
         with delayed_interrupt():  # files exist from here on, and need cleanup
             run = _open_run(algorithm, config, EnvSpec(environment).name, resume_from)
@@ -147,6 +147,7 @@ def _assemble(
     if resumed is not None:
         check_network(stages.policy.network, resumed, run.directory.path)
         restarted_envs, notes = stages.restore(resumed)
+        notes += callbacks.describe_missing(resumed.position.callbacks)
         device, num_restarted = str(stages.learner.device), len(restarted_envs)
         summary = describe_resume(run, config, device, sources.envs, num_restarted, notes)
     if run.is_resumed:
