@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
+from pettingzoo import AECEnv
 from pettingzoo.utils.conversions import parallel_to_aec
 
 from hotloop.envs import EnvSpec, episode_seed, make_env, make_vec
@@ -148,8 +149,15 @@ def test_a_module_and_environments_with_turns():
         env.metadata["is_parallelizable"] = False
         return env
 
-    with pytest.raises(ConfigError, match="act in turns"):
-        make_vec(take_turns)
+    def have_no_metadata() -> Any:
+        class Bare(AECEnv):
+            possible_agents = ("agent_0",)
+
+        return Bare()
+
+    for make in (take_turns, have_no_metadata):
+        with pytest.raises(ConfigError, match="act in turns"):
+            make_vec(make)
 
 
 def test_a_wrong_number_or_name():
@@ -201,6 +209,24 @@ def test_failures_name_agent_and_step():
             return {**observations, "zoe": observations["agent_0"]}, infos
 
     check_failure(Renames, r"agents must be among `possible_agents`.*got 'zoe'")
+
+    class Intrudes(Hiding):
+        def reset(self, seed: Any = None, options: Any = None) -> tuple:
+            result = super().reset(seed, options)
+            self.agents.append("zoe")
+            return result
+
+    check_failure(Intrudes, r"agent 'agent_0': agents must be among `possible_agents`.*got 'zoe'")
+
+    class Leaves(Hiding):
+        """All agents leave in the first step, without a flag."""
+
+        def step(self, actions: Any) -> tuple:
+            result = super().step(actions)
+            self.agents = []
+            return result
+
+    check_failure(Leaves, r"step 0: agent 'agent_0': .* set a flag when it leaves")
 
     class Lists(Hiding):
         def step(self, actions: Any) -> tuple:

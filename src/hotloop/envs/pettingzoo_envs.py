@@ -87,7 +87,7 @@ def as_parallel(env: Any, env_id: str) -> Any:
 
     if not isinstance(env, AECEnv):
         return env
-    if not (env.metadata or {}).get("is_parallelizable", False):
+    if not (getattr(env, "metadata", None) or {}).get("is_parallelizable", False):
         raise ConfigError(
             f"{env_id}: all agents must act in each step, but those of this environment act in "
             "turns (its metadata has no `is_parallelizable`): choose an environment with a "
@@ -273,8 +273,9 @@ class PettingZooEnvs(GymnasiumEnvs):
         """Step a game, write its rows except for observations, and return whether it has ended."""
         env, first = self._games[game], self._rows(game).start
         self._game_lengths[game] += 1
+        chosen = {agent: actions[self._row(game, agent)] for agent in env.agents}
         try:
-            result = env.step({agent: actions[self._row(game, agent)] for agent in env.agents})
+            result = env.step(chosen)
         except (Exception, SystemExit) as error:
             raise self._failure(first, f"`step` raised {describe_exception(error)}") from error
         try:
@@ -286,6 +287,7 @@ class PettingZooEnvs(GymnasiumEnvs):
             raise self._failure(first, describe_bad_step(result)) from None
         # Write the transitions of the agents that were alive.
         was_alive = self._is_alive[first : first + len(self._agents)]
+        remaining = env.agents
         for k, agent in enumerate(self._agents):
             if not was_alive[k]:
                 continue
@@ -294,23 +296,21 @@ class PettingZooEnvs(GymnasiumEnvs):
                 observation, reward = observations[agent], rewards[agent]
                 flags = terminations[agent], truncations[agent]
             except KeyError:
-                raise self._failure(
-                    i,
-                    f"`step` must return an observation, a reward and two flags for agent "
-                    f"{agent!r}, which was alive: return them, and set a flag when it leaves",
-                ) from None
+                raise self._failure(i, _UNFLAGGED.format(agent)) from None
             self._write_transition(i, observation, reward, flags, infos.get(agent, {}), out)
+            if self._is_alive[i] and agent not in remaining:
+                raise self._failure(i, _UNFLAGGED.format(agent))
         # Begin the agents that appeared, and find out whether any agent is left.
         leaving = {
             agent
-            for agent in env.agents
+            for agent in remaining
             if terminations.get(agent, False) or truncations.get(agent, False)
         }
         for agent, observation in observations.items():
             i = self._row(game, agent)
-            if not was_alive[i - first] and agent in env.agents and agent not in leaving:
+            if not was_alive[i - first] and agent in remaining and agent not in leaving:
                 self._begin_agent(i, observation, infos.get(agent, {}))
-        return len(leaving) == len(env.agents)
+        return len(leaving) == len(remaining)
 
     def _write_transition(
         self,
@@ -407,6 +407,10 @@ class PettingZooEnvs(GymnasiumEnvs):
 
 
 _RESULTS = ("observations", "rewards", "terminations", "truncations", "infos")
+_UNFLAGGED = (
+    "`step` must return an observation, a reward and two flags for agent {!r}, which was alive: "
+    "return them, and set a flag when it leaves"
+)
 
 
 def _common_spaces(game: Any, agents: Sequence[Any], spec: EnvSpec, env_id: str) -> tuple[Any, Any]:
