@@ -36,6 +36,27 @@ class Lengths(gymnasium.Env):
         return np.zeros(2, np.float32), self.episode + 1.0, is_end, False, {}
 
 
+class Absent(Hiding):
+    """Agent 0 never takes part, and agent 3 in every other game."""
+
+    def reset(self, seed=None, options=None):
+        observations, infos = super().reset(seed, options)
+        self.agents.remove("agent_0")
+        del observations["agent_0"]
+        return observations, infos
+
+
+@pytest.mark.parametrize(("num_episodes", "rows"), [(1, {1}), (8, {1, 2, 3})])
+def test_other_agents_play_the_share_of_one_that_is_absent(num_episodes, rows):
+    envs = make_vec(Absent, 4)
+    network = actor_critic(envs)
+    policy = ActingPolicy(network, PolicySnapshot(0, network.initial_parameters(1)))
+    episodes = evaluate(envs, policy, num_episodes=num_episodes, max_steps=100, timeout_s=20)
+    assert len(episodes) == num_episodes
+    assert {episode.env for episode in episodes} == rows
+    assert not any(episode.is_cut for episode in episodes)
+
+
 NEVER = 10**9
 
 

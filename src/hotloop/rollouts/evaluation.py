@@ -17,6 +17,8 @@ from hotloop.types import Array, Episode
 EPISODE_BYTES = 128  # minimum size of an `Episode` with its fields
 MAX_STEPS = 27_000
 """Default maximum length of an episode, the usual limit for Atari games."""
+_MAX_ABSENCES = 10
+"""Games in a row without an agent, after which an evaluation does not wait for it."""
 _NOTE_S = 5.0  # time between two notes on a lengthy evaluation
 
 
@@ -34,8 +36,9 @@ def evaluate(
     """Play episodes with the most probable actions.
 
     Each environment plays a fixed share of them. Taking the first `num_episodes` to end would favor
-    short episodes. If the environments accept seeds, every call starts with each environment's
-    first episode and plays the same episodes.
+    short episodes. The share of an agent that takes part in no game goes to another agent. If the
+    environments accept seeds, every call starts with each environment's first episode and plays the
+    same episodes.
 
     Args:
         envs: Environments, stepped together until each has played its share.
@@ -58,9 +61,12 @@ def evaluate(
     """
     require_memory(EPISODE_BYTES * num_episodes, f"{num_episodes:,} episodes", "play fewer")
     share, remainder = divmod(num_episodes, envs.num_envs)
-    playing = _Shares([share + (env < remainder) for env in range(envs.num_envs)])
     envs.pop_episodes()
     obs = envs.reset(first_episode=0)
+    playing = _Shares(
+        [share + (env < remainder) for env in range(envs.num_envs)],
+        [index for index, _ in envs.running_episodes()],
+    )
     memory = policy.new_memory(envs.num_envs)
     returns = np.zeros(envs.num_envs)  # of the running episodes
     last_end_s = last_note_s = time.monotonic()
@@ -73,10 +79,13 @@ def evaluate(
         returns += step.reward
         if memory is not None:
             memory[step.terminated | step.truncated | ~step.valid] = 0.0
-        for episode in envs.pop_episodes():
+        ended = envs.pop_episodes()
+        for episode in ended:
             returns[episode.env] = 0.0
             if playing.add(episode):
                 last_end_s = time.monotonic()
+        if ended:
+            playing.replace_absent(envs.running_episodes(), ended[0].env)
         # Cut long episodes, and restart the environments if only cut episodes are left.
         num_steps += 1
         if num_steps >= max_steps:
@@ -119,15 +128,15 @@ class _Shares:
 
     Args:
         shares: Number of episodes of each environment.
+        first_indices: Index of the first episode of each environment.
 
     Attributes:
         episodes: The played episodes.
     """
 
-    def __init__(self, shares: list[int]) -> None:
+    def __init__(self, shares: list[int], first_indices: list[int]) -> None:
         self._num_missing = shares
-        # Indices increase, but may skip episodes that ran past the end of a previous call.
-        self._next_index = [0] * len(shares)
+        self._next_index = first_indices
         self.episodes: list[Episode] = []
 
     @property
@@ -159,6 +168,14 @@ class _Shares:
             index, length = running[env]
             if length >= at_least:
                 self.add(Episode(env, index, float(returns[env]), length, is_cut=True))
+
+    def replace_absent(self, running: list[tuple[int, int]], substitute: int) -> None:
+        """Let a row that plays have the shares of agents that have been absent for many games."""
+        for env in self._missing():
+            if running[env][0] - self._next_index[env] >= _MAX_ABSENCES:
+                count, self._num_missing[env] = self._num_missing[env], 0
+                self._num_missing[substitute] += count
+                self._next_index[substitute] = running[substitute][0]
 
     def is_waiting(self, running: list[tuple[int, int]], max_steps: int) -> bool:
         """Return whether every missing episode must wait until an episode that was cut ends."""
