@@ -159,6 +159,26 @@ def test_cloning_imitates_the_data_without_steps(monkeypatch, tmp_path):
     assert len(steps) == 4  # of the evaluations
 
 
+def test_fine_tuning_keeps_the_scale_of_observations(pendulum, tmp_path):
+    """The networks of the first run expect it. Evaluations log numbers of the environment."""
+    episodes = random_episodes((3,), (1,), bound=2.0)
+    shifted = [{**x, "observations": x["observations"] + np.float32(5)} for x in episodes]
+    write_dataset("pendulum/shifted-v0", shifted)
+    small = {"hidden_sizes": (8,), "batch_size": 8, "total_timesteps": 8, "torch_threads": 1}
+    small |= {"execution": "eager", "eval_interval": None, "log_info": ["x"]}
+    scales = []
+    for name, init_from in (("test", None), ("shifted", str(tmp_path / "test"))):
+        config = td3_bc.preset(
+            "Pendulum-v1",
+            replay_from=f"minari:pendulum/{name}-v0",
+            run_dir=str(tmp_path / name),
+            init_from=init_from,
+            **small,
+        )
+        scales.append(td3_bc.train(config, progress=False).policy.snapshot.obs_scale)
+    np.testing.assert_array_equal(scales[1].mean, scales[0].mean)
+
+
 def test_options_that_need_steps_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="`num_envs` 4 has no effect, because td3_bc learns from"):
         td3_bc.Config(num_envs=4)

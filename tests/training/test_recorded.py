@@ -10,14 +10,15 @@ import minari
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 
 import hotloop
 from hotloop.algorithms import dqn, sac, td3
+from hotloop.envs.encoding import ActionDecoder, ObsEncoder
 from hotloop.errors import ConfigError, MissingExtraError, SpaceError
 from hotloop.training import check_algorithm, recording
 from hotloop.training.options import to_json, untrusted_options
-from hotloop.training.recorded import datasets_path
+from hotloop.training.recorded import datasets_path, open_dataset, read_episodes
 from tests import toy_envs
 from tests.cli.run_command import run
 from tests.minari_data import random_episodes, write_dataset
@@ -160,6 +161,13 @@ def replace(key, value):
         (replace("actions", np.full((30, 2), np.nan)), "episode 1 has actions that are NaN"),
         (replace("rewards", np.array([b"text"] * 30)), "can't be used"),
         (replace("actions", np.zeros((30, 3))), "can't be used"),
+        (replace("actions", np.full((30, 2), 1e300)), "episode 1 has actions that are NaN or inf"),
+        (replace("observations", np.full((31, 2), 1e300)), "episode 1 has observations that are"),
+        (replace("rewards", np.full(30, 1e300)), "episode 1 has rewards that are NaN or infinite"),
+        (
+            replace("observations", np.zeros((31, 1, 2))),
+            r"episode 1 must have observations of shape \(2,\), got \(1, 2\)",
+        ),
     ],
 )
 def test_damaged_episodes(tmp_path, change, message):
@@ -169,6 +177,37 @@ def test_damaged_episodes(tmp_path, change, message):
         ConfigError, match=f"the data set '{NAME}' can't be used .*{message}|{message}"
     ):
         train_toy(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("space", "actions"),
+    [
+        (Discrete(3), np.full(30, 3)),
+        (Discrete(3, start=5), np.full(30, 4)),
+        (Discrete(3), np.full(30, 0.5)),
+        (MultiDiscrete([2, 3]), np.full((30, 2), 2)),
+    ],
+)
+def test_actions_outside_of_the_space(space, actions):
+    obs_space = Box(-1, 1, (2,))
+    episodes = random_episodes((2,), (1,))
+    good = np.tile(space.sample(), (30, *[1] * len(space.shape)))
+    write_dataset(NAME, [{**x, "actions": good} for x in episodes], obs_space, space)
+    edit(replace("actions", actions))
+    envs = SimpleNamespace(obs_spec=ObsEncoder(obs_space).spec)
+    envs.action_spec = ActionDecoder(space).spec
+    with pytest.raises(ConfigError, match="episode 1 has actions that are not in") as error:
+        list(read_episodes(open_dataset(NAME), NAME, envs))
+    assert "\n" not in str(error.value)
+
+
+def test_a_data_set_must_fit_into_memory(tmp_path):
+    write_pendulum()
+    path = datasets_path() / NAME / "data" / "metadata.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"total_steps": 10**15}))
+    config = make_config(sac, tmp_path, replay_from=FROM, env_id="Pendulum-v1")
+    with pytest.raises(ConfigError, match=f"transitions of the data set '{NAME}'"):
+        sac.train(config, progress=False)
 
 
 def test_empty_episodes_and_sets(tmp_path):

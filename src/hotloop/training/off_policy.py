@@ -185,7 +185,8 @@ class OffPolicy(Algorithm[AnyReplayConfig]):
                 custom=self.source,
                 name=self.name,
             )
-            if isinstance(replay, RecordedReplay):
+            is_normalizing = config.normalize_obs and sources.initial is None
+            if isinstance(replay, RecordedReplay) and is_normalizing:
                 normalizer.add_obs(replay.obs())
             launches: Launches | None = None
             if isinstance(replay, ReplayOnDevice):

@@ -7,6 +7,7 @@ environment that a data set names, which could run code.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 
 from hotloop.base.files import read_regular
+from hotloop.base.memory import require_memory
 from hotloop.envs import EnvSpec, Spaces
 from hotloop.envs.encoding import ActionDecoder, ObsEncoder
 from hotloop.errors import (
@@ -210,6 +212,7 @@ def recorded_transitions(config: ReplayOptions, envs: Environments) -> Any:
     name = config.replay_from.removeprefix(_PREFIX)
     storage = open_dataset(name)
     check_spaces(storage, name, envs)
+    _require_memory(storage, name, envs)
     options: dict[str, Any] = {"n_step": config.n_step, "seed": config.seed}
     options["gamma"] = as_schedule(config.gamma)(0.0)
     episodes = list(read_episodes(storage, name, envs))
@@ -290,6 +293,18 @@ def check_spaces(storage: Any, name: str, envs: Spaces) -> None:
         )
 
 
+def _require_memory(storage: Any, name: str, envs: Spaces) -> None:
+    """Raise ConfigError if the observations of a data set do not fit into memory."""
+    try:
+        steps = int(storage.total_steps)
+    except Exception as error:  # files may have any content
+        raise _damaged(name, error) from error
+    row_bytes = np.dtype(envs.obs_spec.dtype).itemsize * math.prod(envs.obs_spec.shape)
+    # All episodes are read before the buffer copies them.
+    subject = f"the {steps:,} transitions of the data set '{name}'"
+    require_memory(2 * row_bytes * steps, subject, "choose a smaller one")
+
+
 def read_episodes(storage: Any, name: str, envs: Spaces) -> Iterator[dict[str, Array]]:
     """Yield the fields of each episode, as a replay buffer stores them. Skip empty episodes.
 
@@ -297,11 +312,12 @@ def read_episodes(storage: Any, name: str, envs: Spaces) -> Iterator[dict[str, A
         ConfigError: an episode is damaged, or has other lengths than its rewards.
     """
     spec, number = envs.action_spec, 0
+    obs_shape = storage.observation_space.shape
+    offset = spec.start if spec.kind == "discrete" else np.array(spec.starts or 0)
     try:
         for episode in storage.get_episodes(range(storage.total_episodes)):
             obs, action = (np.asarray(episode[key]) for key in ("observations", "actions"))
-            reward = np.asarray(episode["rewards"], np.float32)
-            steps = len(reward)
+            steps = len(episode["rewards"])
             flags = {key: np.asarray(episode[key], np.bool_) for key in _FLAGS}
             lengths = len(obs) - 1, len(action), *map(len, flags.values())
             if set(lengths) != {steps}:
@@ -309,20 +325,36 @@ def read_episodes(storage: Any, name: str, envs: Spaces) -> Iterator[dict[str, A
                     f"episode {number} has {steps} rewards, but {len(obs)} observations, "
                     f"{len(action)} actions, and flags of {lengths[2]} and {lengths[3]} steps"
                 )
+            if obs.shape[1:] != obs_shape:
+                raise ValueError(
+                    f"episode {number} must have observations of shape {obs_shape}, got "
+                    f"{obs.shape[1:]}"
+                )
             number += 1
             if not steps:
                 continue
             terminated, truncated = (flags[key] for key in _FLAGS)
             truncated[-1] |= not terminated[-1]  # the next episode does not continue it
+            with np.errstate(over="ignore"):  # too large for float32: infinite, and refused below
+                obs = obs.astype(envs.obs_spec.dtype).reshape(-1, *envs.obs_spec.shape)
+                reward = np.asarray(episode["rewards"], np.float32)
+                shifted = action.reshape(steps, *spec.shape) - offset
+                action = shifted if spec.num_choices else shifted.astype(spec.dtype)
             for label, values in (("observations", obs), ("actions", action), ("rewards", reward)):
                 if not np.isfinite(values).all():
                     raise ValueError(f"episode {number - 1} has {label} that are NaN or infinite")
-            offset = spec.start if spec.kind == "discrete" else np.array(spec.starts or 0)
+            if spec.num_choices:
+                action = shifted.astype(spec.dtype)
+                is_possible = (action == shifted) & (action >= 0) & (action < spec.num_choices)
+                if not is_possible.all():
+                    raise ValueError(
+                        f"episode {number - 1} has actions that are not in {storage.action_space}"
+                    )
             yield {
-                "obs": obs[:-1].astype(envs.obs_spec.dtype),
-                "action": (action - offset).astype(spec.dtype).reshape(steps, *spec.shape),
+                "obs": obs[:-1],
+                "action": action,
                 "reward": reward,
-                "next_obs": obs[1:].astype(envs.obs_spec.dtype),
+                "next_obs": obs[1:],
                 "terminated": terminated,
                 "truncated": truncated,
             }
