@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import MISSING, Field, fields
 
 from bench.markdown import table
@@ -13,6 +14,8 @@ CHOSEN = ("total_timesteps", "num_envs", "torch_threads", "execution")
 def options_table(algorithm: str, beside: str | None = None) -> str:
     """Return a table with one row per option, those specific to the algorithm first.
 
+    Options that the algorithm refuses, in `UNUSED` of its module, are omitted.
+
     Args:
         algorithm: name of the algorithm.
         beside: another algorithm. Options with the same default there are omitted.
@@ -23,6 +26,7 @@ def options_table(algorithm: str, beside: str | None = None) -> str:
 
     common = {field.name for field in fields(RunOptions)}.difference(CHOSEN)
     config = find(algorithm).config
+    common.update(getattr(sys.modules[config.__module__], "UNUSED", ()))
     docs: dict[str, str] = {}
     own_fields: set[str] = set()  # options specific to the algorithm
     for parent in reversed(config.__mro__[:-1]):

@@ -16,6 +16,7 @@ from huggingface_hub import constants
 import hotloop
 from hotloop.errors import CheckpointError, ConfigError, HubError, UntrustedError
 from hotloop.reports.hub_push import published_config, push
+from hotloop.reports.model_card import model_card
 from hotloop.runs import RunDirectory
 from hotloop.runs.checkpoints import Checkpoints
 from hotloop.runs.hub import HubAddress, files_to_load
@@ -107,7 +108,9 @@ def test_no_token_is_printed_or_written(hub, monkeypatch, copy_trained_run, tmp_
     options = {**directory.config["config"], "ray_address": f"ray://{secret}:1"}
     directory.replace_config({**options, "log_info": [f"api_token={secret}"]})
     monkeypatch.setenv("HF_TOKEN", TOKEN)
-    assert run(capfd, "push", run_dir, REPO, "--episodes", 1, "--private")[0] == 0
+    code, out, _ = run(capfd, "push", run_dir, REPO, "--episodes", 1, "--private")
+    assert code == 0
+    assert f"next: hotloop eval hf://{REPO}\n" in out
     hotloop.load(f"hf://{REPO}")
     monkeypatch.setenv("HF_TOKEN", TOKEN[::-1])
     code, out, err = run(capfd, "push", run_dir, "anna/other", "--episodes", 0)
@@ -300,6 +303,25 @@ def test_published_options():
         "log_info": ["token=***"],
         "seed": 1,
     }
+
+
+@pytest.mark.parametrize(
+    ("env_id", "env_kwargs", "network", "trust"),
+    [
+        ("Pendulum-v1", {"g": 9.8}, None, ("", "")),
+        ("my_envs:Hunt", {}, None, (" --trust", "")),
+        ("Pendulum-v1", {"map": "x"}, None, (" --trust", "")),
+        ("Pendulum-v1", {}, "nets:Net", (" --trust", ", trust=True")),
+    ],
+)
+def test_commands_of_the_card(env_id, env_kwargs, network, trust):
+    content = {"algorithm": "ppo", "env_id": env_id, "network": network, "versions": {}}
+    content |= {"config": {"seed": 1, "env_kwargs": env_kwargs}}
+    card = model_card(content, REPO, timesteps=1, played=None, license_id=None)
+    assert f"\nhotloop eval hf://{REPO}{trust[0]}\n" in card
+    assert f'hotloop.load("hf://{REPO}"{trust[1]})' in card
+    assert ("modules of the author" in card) == bool(trust[0])
+    assert "pip install './hotloop[train,hub]'" in card
 
 
 @pytest.mark.parametrize("number", range(3))

@@ -42,7 +42,8 @@ UNUSED = (
     *("num_envs", "workers", "envs_per_worker", "backend", "inference", "schedule", "overlap"),
     *("max_failures", "step_timeout_s", "fragment_steps", "max_policy_age", "updates_per_launch"),
     *("learning_starts", "buffer_size", "train_frequency", "update_to_data", "replay_from_share"),
-    *("replay", "hindsight", "save_replay", "replay_device"),
+    *("replay", "replay_alpha", "replay_beta", "replay_weight_from", "replay_shift"),
+    *("replay_replacement", "hindsight", "hindsight_share", "save_replay", "replay_device"),
 )
 
 

@@ -42,9 +42,11 @@ def run(args: list[str]) -> int:
     require_module("safetensors", extra="train", purpose="reading a checkpoint")
 
     from hotloop.reports.hub_push import push
+    from hotloop.reports.model_card import eval_command
     from hotloop.runs import RunDirectory
 
-    if RunDirectory.open(options.run).may_import(is_trusted=options.trust):
+    directory = RunDirectory.open(options.run)
+    if directory.may_import(is_trusted=options.trust):
         enable_local_imports()
     pushed = push(
         options.run,
@@ -61,5 +63,5 @@ def run(args: list[str]) -> int:
     sizes = pushed["files"].values()
     print(f"{len(sizes)} files, {sum(sizes) / 1000:,.1f} kB, commit {pushed['commit'][:10]}")
     print(pushed["url"])
-    print(f"next: hotloop eval hf://{options.repo}")
+    print(f"next: {eval_command(directory.config, options.repo)}")
     return 0

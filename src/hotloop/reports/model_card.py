@@ -9,13 +9,26 @@ from typing import TYPE_CHECKING, Any
 from hotloop.base.rounding import format_number
 from hotloop.runs.hub import huggingface_hub
 from hotloop.runs.learning_curve import CURVE_FILE
+from hotloop.runs.trust import imported_environment
 
 if TYPE_CHECKING:
     from hotloop.training.trained_policy import EvaluationResult
 
+_URL = "https://github.com/hotloop/hotloop"
 _TASK = "reinforcement-learning"
 # Characters with a meaning in Markdown or HTML.
 _SPECIAL = "\\`*_[]<>|#&"
+
+
+def eval_command(content: Mapping[str, Any], repo: str) -> str:
+    """Return the command that evaluates a published policy.
+
+    Args:
+        content: the content of `config.json`.
+        repo: the repository, `user/name`.
+    """
+    is_own = _needs_modules(content) or any(imported_environment(content))
+    return f"hotloop eval hf://{repo}" + " --trust" * is_own
 
 
 def model_card(
@@ -40,8 +53,7 @@ def model_card(
     lines = [
         f"# {_text(algorithm)} on {_text(env_id)}",
         "",
-        f"[hotloop](https://github.com/hotloop/hotloop) trained this policy for {timesteps:,} "
-        f"steps, with seed {seed}.",
+        f"[hotloop]({_URL}) trained this policy for {timesteps:,} steps, with seed {seed}.",
         *_returns(played),
         "",
         f"![learning curve]({CURVE_FILE})",
@@ -109,15 +121,15 @@ def _returns(played: EvaluationResult | None) -> list[str]:
 
 def _usage(content: Mapping[str, Any], repo: str) -> list[str]:
     """Return how to load the policy."""
-    extra = ""
-    if content["network"] or ":" in content["algorithm"]:
-        extra = ", trust=True"
+    command = eval_command(content, repo)
+    extra = ", trust=True" if _needs_modules(content) else ""
     lines = [
         "## Use it",
         "",
         "```",
-        "pip install 'hotloop[train,hub]'",
-        f"hotloop eval hf://{repo}" + " --trust" * bool(extra),
+        f"git clone {_URL}",
+        "pip install './hotloop[train,hub]'",
+        command,
         "```",
         "",
         "```python",
@@ -128,12 +140,18 @@ def _usage(content: Mapping[str, Any], repo: str) -> list[str]:
         "```",
         "",
     ]
-    if extra:
+    if command.endswith("--trust"):
         lines += [
-            "The policy needs modules of its author. `trust` imports them: read them before.",
+            "`trust` imports modules of the author, or passes texts to the environment: read them "
+            "before.",
             "",
         ]
     return lines
+
+
+def _needs_modules(content: Mapping[str, Any]) -> bool:
+    """Return whether the policy itself needs modules of its author."""
+    return bool(content["network"]) or ":" in content["algorithm"]
 
 
 def _changed_options(content: Mapping[str, Any]) -> dict[str, str]:
