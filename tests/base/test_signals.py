@@ -1,3 +1,5 @@
+import faulthandler
+import os
 import re
 import signal
 import threading
@@ -11,6 +13,7 @@ from hotloop.base.signals import (
     blocked_signals,
     delayed_interrupt,
     ignore_job_warnings,
+    interrupt_by_default,
     interrupt_once,
     pending_interrupt,
     start_thread,
@@ -27,13 +30,14 @@ class HandlerError(Exception):
 
 @pytest.fixture(autouse=True)
 def handlers():
-    """Install handlers that raise, and restore the previous handlers after the test."""
+    """Install handlers that end a run, and restore the previous handlers after the test."""
     arrived = []
 
     def handler(number, frame):
         arrived.append(number)
         raise HandlerError(number)
 
+    handler.__module__ = interrupt_once.__module__  # only its handlers end a run
     before = {number: signal.signal(number, handler) for number in ENDING}
     yield arrived
     for number, previous in before.items():
@@ -236,6 +240,69 @@ def test_a_warning_that_the_caller_handles_is_left_to_it(number):
     with interrupt_once(), pending_interrupt() as interrupt:
         signal.raise_signal(number)
     assert not interrupt.has_arrived
+
+
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, lambda *_: None])
+def test_a_signal_that_does_not_end_the_run_does_not_end_an_evaluation(handlers, handler):
+    ending = signal.signal(signal.SIGTERM, handler)
+    with pending_interrupt() as interrupt:
+        signal.raise_signal(signal.SIGTERM)
+    assert not interrupt.has_arrived
+    signal.signal(signal.SIGTERM, ending)
+
+
+def test_a_second_signal_does_not_end_the_cleanup(handlers):
+    steps, before = [], [signal.getsignal(number) for number in ENDING]
+
+    def body():
+        with interrupt_by_default() as guard:
+            try:
+                signal.raise_signal(signal.SIGINT)
+            finally:
+                signal.raise_signal(signal.SIGTERM)
+                signal.raise_signal(signal.SIGINT)
+                steps.append(guard.number)
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        body()
+    assert caught.type is KeyboardInterrupt  # as without a training
+    assert steps == [signal.SIGINT]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    for number, handler in zip(ENDING, before, strict=True):
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("context", [interrupt_by_default, pending_interrupt, delayed_interrupt])
+def test_a_signal_ends_a_forked_child(handlers, context):
+    """Else `terminate` would run the cleanup of the training in it, or not end it."""
+    ending = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    with context():
+        pid = os.fork()
+        if pid == 0:
+            try:
+                signal.raise_signal(signal.SIGTERM)
+            finally:
+                os._exit(1)
+        _, status = os.waitpid(pid, 0)
+    signal.signal(signal.SIGTERM, ending)
+    assert os.WIFSIGNALED(status)
+    assert os.WTERMSIG(status) == signal.SIGTERM
+
+
+@pytest.mark.usefixtures("warning_handlers")
+@pytest.mark.parametrize("context", [interrupt_once, pending_interrupt, delayed_interrupt])
+def test_a_handler_that_python_does_not_know_stays(tmp_path, context):
+    with (tmp_path / "stacks").open("w") as file:
+        faulthandler.register(signal.SIGUSR1, file)
+        try:
+            for _ in range(2):
+                with context():
+                    signal.raise_signal(signal.SIGUSR1)
+        finally:
+            faulthandler.unregister(signal.SIGUSR1)
+    assert (tmp_path / "stacks").read_text().count("Current thread") == 2
 
 
 @pytest.mark.usefixtures("warning_handlers")

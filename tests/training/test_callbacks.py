@@ -1,5 +1,6 @@
 """Callbacks: their events, their errors, their state, and the built-in ones that stop a run."""
 
+import contextlib
 import json
 import math
 import os
@@ -465,3 +466,15 @@ def test_a_handler_of_the_caller_stays(tmp_path):
         signal.signal(signal.SIGUSR1, old_handler)
     assert result.status == "finished"
     assert arrived == [signal.SIGUSR1] * 3
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_user_code_swallows_ends_the_run(tmp_path, number):
+    class Swallow(Callback):
+        def on_update(self, report):
+            with contextlib.suppress(BaseException):
+                signal.raise_signal(number)
+
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "run", Swallow())
+    assert RunDirectory.open(tmp_path / "run").checkpoints.load().state["timesteps"] == STEPS

@@ -9,9 +9,11 @@ time.
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 # Signals with which a cluster warns a job.
@@ -68,23 +70,58 @@ class InterruptGuard:
             signal.signal(number, handler)
 
 
-def _is_free(number: signal.Signals) -> bool:
-    """Return whether a run may handle a signal. Else its caller ignores or handles it."""
+def _has_other_handler(number: int) -> bool:
+    """Return whether a signal has a handler that Python does not know and could not restore."""
     handler = signal.getsignal(number)
+    if handler is not signal.SIG_DFL:
+        return handler is None
+    with contextlib.suppress(OSError, IndexError):  # the file exists on Linux alone
+        status = Path("/proc/self/status").read_text()
+        caught = int(status.partition("SigCgt:")[2].split()[0], 16)
+        return bool(caught >> (number - 1) & 1)  # as after `faulthandler.register`
+    return False
+
+
+def _has_default(number: int) -> bool:
+    """Return whether a signal would end the process, without a handler of the caller."""
+    defaults = (signal.SIG_DFL, signal.default_int_handler)
+    return signal.getsignal(number) in defaults and not _has_other_handler(number)
+
+
+def _ends_run(number: int) -> bool:
+    """Return whether a signal ends the run, by default or by a handler of this module."""
+    module = getattr(signal.getsignal(number), "__module__", "")
+    return module == __name__ or _has_default(number)
+
+
+def _is_free(number: int) -> bool:
+    """Return whether a command may handle a signal. Else its caller ignores or handles it."""
     if number in _WARNINGS:
-        return handler is signal.SIG_DFL or getattr(handler, "__module__", "") == __name__
-    return number is not signal.SIGHUP or handler is not signal.SIG_IGN  # `nohup` ignores it
+        return _ends_run(number)
+    is_ignored_hangup = number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN
+    return not is_ignored_hangup and not _has_other_handler(number)  # `nohup` ignores it
 
 
 @contextlib.contextmanager
-def _install_handler(numbers: Sequence[int], handler: Any) -> Iterator[Callable[[], None]]:
+def _install_handler(
+    numbers: Sequence[int], handler: Callable[[int, Any], None]
+) -> Iterator[Callable[[], None]]:
     """Install a handler for the body. Yield a function that restores the old handlers early."""
-    old_handlers = {number: signal.signal(number, handler) for number in numbers}
+    pid, old_handlers = os.getpid(), {number: signal.getsignal(number) for number in numbers}
 
     def restore() -> None:
         for number, old_handler in old_handlers.items():
             signal.signal(number, old_handler)
 
+    def handle(number: int, frame: object) -> None:
+        if os.getpid() == pid:
+            handler(number, frame)
+        else:  # an environment has forked this process, which must end at `terminate`
+            restore()
+            signal.raise_signal(number)
+
+    for number in numbers:
+        signal.signal(number, handle)
     try:
         yield restore
     finally:
@@ -97,36 +134,36 @@ def interrupt_once() -> Iterator[InterruptGuard]:
 
     Ignoring them lets the cleanup finish.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield InterruptGuard()
-        return
-    guard = InterruptGuard([number for number in SIGNALS if _is_free(number)])
-
-    def interrupt(number: int, _frame: object) -> None:
-        guard.ignore()
-        guard.number = number
-        raise Interrupted(number)
-
-    with _install_handler(guard.numbers, interrupt):
+    with _interrupt_at(_is_free) as guard:
         yield guard
 
 
 @contextlib.contextmanager
-def interrupt_by_default() -> Iterator[None]:
-    """Raise `Interrupted` in the body at signals that would otherwise end the process at once.
+def interrupt_by_default() -> Iterator[InterruptGuard]:
+    """Do the same at signals that would otherwise end the process. Ctrl-C is `KeyboardInterrupt`.
 
     Handlers of the caller, and ignored signals, stay as they are.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+    with _interrupt_at(_has_default) as guard:
+        yield guard
 
-    def interrupt(number: int, _frame: object) -> None:
+
+@contextlib.contextmanager
+def _interrupt_at(is_handled: Callable[[int], bool]) -> Iterator[InterruptGuard]:
+    if threading.current_thread() is not threading.main_thread():
+        yield InterruptGuard()
+        return
+    guard = InterruptGuard([number for number in SIGNALS if is_handled(number)])
+
+    def interrupt(number: int, frame: Any) -> None:
+        guard.ignore()
+        guard.number = number
+        if number == signal.SIGINT and is_handled is _has_default:
+            signal.default_int_handler(number, frame)  # shells see that Ctrl-C ended the program
         raise Interrupted(number)
 
-    numbers = [number for number in SIGNALS if signal.getsignal(number) is signal.SIG_DFL]
-    with _install_handler(numbers, interrupt):
-        yield
+    with _install_handler(guard.numbers, interrupt):
+        yield guard
 
 
 class PendingInterrupt:
@@ -168,7 +205,8 @@ def pending_interrupt(*, delays_repeats: bool = False) -> Iterator[PendingInterr
             signal.raise_signal(number)
 
     # A signal that the caller ignores or handles must not end the body early.
-    numbers = [number for number in SIGNALS if delays_repeats or _is_free(number)]
+    is_handled = (lambda number: not _has_other_handler(number)) if delays_repeats else _ends_run
+    numbers = [number for number in SIGNALS if is_handled(number)]
     with _install_handler(numbers, record) as restore:
         yield pending
     for number in dict.fromkeys(pending.arrived):  # until a handler raises an exception

@@ -20,7 +20,7 @@ from hotloop.envs.closing import closing_environments
 from hotloop.errors import ConfigError
 from hotloop.policies import Network
 from hotloop.rollouts import CollectionOptions, Schedule
-from hotloop.runs import OnReport, RunResult
+from hotloop.runs import OnReport, Report, RunResult
 from hotloop.training.learners import policy_network
 from hotloop.training.options import AnyConfig, Factory, MaskOptions, MemoryOptions, Options
 from hotloop.training.progress_display import ProgressDisplay
@@ -168,9 +168,15 @@ class Algorithm(ABC, Generic[AnyConfig]):
                 display = ProgressDisplay(config.total_timesteps, on_report, on_end)
                 exits.callback(display.close)
                 on_report, on_end = display.on_report, display.on_end
-            exits.enter_context(interrupt_by_default())
+            guard = exits.enter_context(interrupt_by_default())
+
+            def on_report_unless_interrupted(report: Report) -> bool | None:
+                guard.check()
+                return None if on_report is None else on_report(report)
+
             with kept_global_generators(), closing_environments() as envs:
-                arguments = (config, environment, on_report, on_end, resume_from)
+                report = on_report_unless_interrupted
+                arguments = (config, environment, report, on_end, resume_from)
                 return drive(
                     run_training(self, *arguments, callbacks=callbacks, envs_to_close=envs)
                 )
