@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -34,11 +33,10 @@ from hotloop.ops.schedules import as_schedule
 from hotloop.policies import ObsScale
 from hotloop.rollouts import Environments
 from hotloop.training.options import ReplayOptions, with_values
+from hotloop.training.options.constraints import DATASET_NAME, DATASET_PREFIX
 from hotloop.training.replay import MAX_DRAWN, Replay, ReplayBatch, ReplaySource
 from hotloop.types import Array
 
-_PREFIX = "minari:"
-DATASET_NAME = re.compile(r"[\w-]+(/[\w-]+)*-v\d+", re.ASCII)
 _NUM_DRAWN = "recorded.num_drawn"
 _STREAM = 7  # of the random draws, next to the learner's own streams
 
@@ -209,7 +207,7 @@ def recorded_transitions(config: ReplayOptions, envs: Environments) -> Any:
     from hotloop.replay import ReplayBuffer
 
     assert config.replay_from is not None
-    name = config.replay_from.removeprefix(_PREFIX)
+    name = config.replay_from.removeprefix(DATASET_PREFIX)
     storage = open_dataset(name)
     check_spaces(storage, name, envs)
     _require_memory(storage, name, envs)
@@ -245,7 +243,10 @@ def open_dataset(name: str) -> Any:
         raise ConfigError(
             f"`replay_from` must name a local data set such as minari:mujoco/hopper/expert-v0, got "
             f"'minari:{shortened(name)}', which is not in {folder}"
-            + (nearest(name, present, prefix=_PREFIX) or ": `minari download` fetches others")
+            + (
+                nearest(name, present, prefix=DATASET_PREFIX)
+                or ": `minari download` fetches others"
+            )
         )
     try:
         metadata = json.loads(read_regular(path / "metadata.json"))

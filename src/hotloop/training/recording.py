@@ -18,7 +18,8 @@ from hotloop.envs.seeding import episode_seed
 from hotloop.errors import ConfigError, EnvironmentFailure, OutputError, requires_extra
 from hotloop.rollouts.evaluation import MAX_STEPS
 from hotloop.runs import RunDirectory
-from hotloop.training.recorded import DATASET_NAME, datasets_path
+from hotloop.training.options.constraints import DATASET_NAME
+from hotloop.training.recorded import datasets_path
 from hotloop.training.trained_policy import load, run_spec
 
 

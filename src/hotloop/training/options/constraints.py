@@ -163,11 +163,18 @@ Importable = Annotated[
         "be `module:name`, a class or a function", lambda x: isinstance(x, str) or callable(x)
     ),
 ]
+DATASET_PREFIX = "minari:"
+DATASET_NAME = re.compile(r"[\w-]+(/[\w-]+)*-v\d+", re.ASCII)
+"""Name of a data set of Minari, without the prefix."""
 DatasetName = Annotated[
     str,
     Constraint(
         "name a local data set of Minari, such as 'minari:mujoco/hopper/expert-v0'",
-        lambda x: isinstance(x, str) and re.fullmatch(r"minari:[\w/-]+-v\d+", x) is not None,
+        lambda x: (
+            isinstance(x, str)
+            and x.startswith(DATASET_PREFIX)
+            and DATASET_NAME.fullmatch(x.removeprefix(DATASET_PREFIX)) is not None
+        ),
     ),
 ]
 Device = Annotated[
