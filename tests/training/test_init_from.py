@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from hotloop.algorithms import dqn, ppo, sac
+from hotloop.algorithms import dqn, ppo, sac, td3
 from hotloop.errors import CheckpointError, ConfigError, RunDirectoryError
 from hotloop.runs import RunDirectory
 from tests import toy_envs
@@ -51,6 +51,49 @@ def test_weights_and_statistics_of_another_run(source, tmp_path, monkeypatch):
     run = RunDirectory.open(tuned)
     assert run.config["config"]["init_from"] == initial
     assert run.metrics()[0]["timesteps"] == 32
+
+
+def test_statistics_of_rewards_are_not_taken_over(tmp_path):
+    first = train(tmp_path / "first", normalize_reward=True)
+    second = train(tmp_path / "second", normalize_reward=True, init_from=str(first))
+    first_count, second_count = (arrays(x)["normalizer.returns.count"] for x in (first, second))
+    assert second_count == first_count
+
+
+def test_other_critics_are_refused(tmp_path):
+    options = {"hidden_sizes": (4,), "learning_starts": 8, "batch_size": 8, "total_timesteps": 10}
+    options |= {"execution": "eager", "progress": False}
+    first = td3.train("Pendulum-v1", run_dir=tmp_path / "first", **options).run_dir
+    options |= {"init_from": str(first), "layer_norm": True}
+    with pytest.raises(CheckpointError, match=r"other options of it, so use those, or leave `init"):
+        td3.train("Pendulum-v1", run_dir=tmp_path / "second", **options)
+
+
+def test_a_refused_resume_leaves_no_directory(source, tmp_path):
+    for path, steps, error, message in (
+        (source, 32, ConfigError, "is finished"),
+        (source / "checkpoints" / "step-7", 48, CheckpointError, "step-7"),
+    ):
+        with pytest.raises(error, match=message):
+            train(tmp_path / "copy", resume_from=path, seed=5, total_timesteps=steps)
+        assert not (tmp_path / "copy").exists()
+
+
+def test_a_copy_that_fails_is_removed(source, tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise OSError("full")
+
+    monkeypatch.setattr("hotloop.training.forking.shutil.copytree", fail)
+    with pytest.raises(OSError, match="full"):
+        train(tmp_path / "copy", resume_from=source, seed=5, total_timesteps=48)
+    assert not (tmp_path / "copy").exists()
+
+
+def test_a_copy_names_its_new_number_of_steps(source, tmp_path):
+    reports = []
+    config = ppo.Config(**{**SMALL, "run_dir": tmp_path / "copy", "seed": 5, "total_timesteps": 48})
+    ppo.train(config, resume_from=source, on_report=reports.append, progress=False)
+    assert "the run now has 48 steps instead of 32" in reports[0].resumed
 
 
 def test_a_resumed_run_does_not_need_its_origin(source, tmp_path):

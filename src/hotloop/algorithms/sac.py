@@ -54,7 +54,8 @@ class Config(CriticOptions):
     alpha: ScheduledNotNegative | None = None
     """A fixed temperature, the weight of the entropy. None: learned."""
     initial_alpha: Positive = 1.0
-    """Initial value of a learned temperature. Raise it for more exploration in the beginning."""
+    """Initial value of a learned temperature. Raise it for more exploration in the beginning.
+    `init_from` replaces it by the other run's temperature."""
     target_entropy: ScheduledFinite | None = None
     """Target entropy of a learned temperature. None: −A. Raise it for more exploration."""
 

@@ -186,14 +186,13 @@ class Normalizer:
 
     def load(self, arrays: Mapping[str, Array]) -> None:
         """Load the arrays of `to_arrays`."""
-        self.load_statistics(arrays)
+        self.load_obs(arrays)
+        _load_moments(self._returns, "returns", arrays)
         self._running_return = to_device(arrays["normalizer.return"], self._device)
 
-    def load_statistics(self, arrays: Mapping[str, Array]) -> None:
-        """Load the statistics from `to_arrays`, perhaps of another number of environments."""
-        for key, moments in (("obs", self._obs), ("returns", self._returns)):
-            names = ("mean", "var", "count")
-            moments.load({name: arrays[f"normalizer.{key}.{name}"] for name in names})
+    def load_obs(self, arrays: Mapping[str, Array]) -> None:
+        """Load only the statistics of observations from `to_arrays`."""
+        _load_moments(self._obs, "obs", arrays)
 
     def _discounted_returns(self, fragment: Fragment) -> Any:
         """Return G after each step, float64, (T, N), and store it for the next fragment."""
@@ -212,3 +211,8 @@ class Normalizer:
         parts = [self._running_return[:first], discounted, self._running_return[stop:]]
         self._running_return = xp.concatenate(parts)
         return returns
+
+
+def _load_moments(moments: Any, key: str, arrays: Mapping[str, Array]) -> None:
+    names = ("mean", "var", "count")
+    moments.load({name: arrays[f"normalizer.{key}.{name}"] for name in names})

@@ -69,10 +69,17 @@ def to_arrays(tree: Any, prefix: str = "state.") -> dict[str, Array]:
     return {f"{prefix}{name}": to_host(x) for name, x in tensors(tree).items()}
 
 
-def load_arrays(tree: Any, arrays: Mapping[str, Array], prefix: str = "state.") -> None:
+def load_arrays(
+    tree: Any,
+    arrays: Mapping[str, Array],
+    prefix: str = "state.",
+    *,
+    advice: str = "resume with the same algorithm and network, or start a new training",
+) -> None:
     """Write the arrays of `to_arrays` into the tensors of a tree.
 
-    A field with a default may be missing, since an older version did not have it.
+    A field with a default may be missing, since an older version did not have it. `advice` ends the
+    message of an error.
 
     Raises:
         CheckpointError: an array is missing or has another shape.
@@ -88,7 +95,7 @@ def load_arrays(tree: Any, arrays: Mapping[str, Array], prefix: str = "state.") 
             problem = "it is missing" if array is None else f"got {array.shape}"
             raise CheckpointError(
                 f"the checkpoint's `{prefix}{name}` must have shape {tuple(tensor.shape)}, "
-                f"{problem}: resume with the same algorithm and network, or start a new training"
+                f"{problem}: {advice}"
             )
         tensor.copy_(torch.from_numpy(array))
 

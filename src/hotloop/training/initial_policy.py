@@ -32,7 +32,7 @@ class InitialPolicy:
     checkpoint: Checkpoint
 
     def load(self, network: Network, learner: Learner, normalizer: Normalizer) -> None:
-        """Load networks, optimizer and statistics.
+        """Load networks, optimizer and the statistics of observations.
 
         Raises:
             ConfigError: the run has other spaces or another network.
@@ -49,9 +49,13 @@ class InitialPolicy:
                 f"the {'environment' if is_space else 'network'}, or leave `init_from` out"
             )
         arrays = self.checkpoint.arrays()
-        load_arrays(learner.state, arrays)
+        advice = (
+            f"{self.path} was trained with another algorithm or other options of it, so use those, "
+            "or leave `init_from` out"
+        )
+        load_arrays(learner.state, arrays, advice=advice)
         if "normalizer.obs.mean" in arrays:
-            normalizer.load_statistics(arrays)
+            normalizer.load_obs(arrays)
 
 
 def open_initial_policy(config: AlgorithmOptions) -> InitialPolicy | None:

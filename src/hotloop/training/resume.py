@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -60,12 +61,14 @@ class OpenedRun(Generic[AnyConfig]):
         is_resumed: whether the run was reopened.
         checkpoint: the checkpoint to resume from, None if the run is new, or if it was killed
             before it saved one.
+        old_total: the run's `total_timesteps` before it was reopened, None if it is new.
     """
 
     directory: RunDirectory
     config: AnyConfig
     is_resumed: bool = False
     checkpoint: ResumedRun | None = None
+    old_total: int | None = None
 
     @property
     def best(self) -> BestEvaluation | None:
@@ -114,28 +117,44 @@ def reopen(config: AnyConfig, path: Path, *, algorithm: str, env: str) -> Opened
     ):
         if not run.checkpoints.has_any():
             raise CheckpointError(f"{folder} has no checkpoint to copy: start a new run")
+        _load_unfinished(run, name, config)  # before the copy, which a refusal would leave behind
         name = (folder / "checkpoints" / name).resolve().name
-        create_directory(Path(config.run_dir), may_rename=False)
-        fork(folder, Path(config.run_dir), config, checkpoint=name)
-        run = RunDirectory.open(config.run_dir)
-        folder = run.path
+        run = _copied(
+            folder, create_directory(Path(config.run_dir), may_rename=False), config, name
+        )
     # Load the checkpoint.
     run.lock()
     try:
         resumed = None
         if name != "last" or run.checkpoints.has_any():  # else it was killed before it saved one
-            checkpoint = run.checkpoints.load(name)
-            resumed = ResumedRun(checkpoint, CheckpointState.from_json(checkpoint.state))
-            if resumed.position.timesteps >= config.total_timesteps:
-                raise ConfigError(
-                    f"{folder} is finished: it has {resumed.position.timesteps:,} of "
-                    f"{config.total_timesteps:,} steps; set a larger `total_timesteps`, or start a "
-                    "new run"
-                )
+            resumed = _load_unfinished(run, name, config)
     except BaseException:
         run.close()
         raise
-    return OpenedRun(run, config, is_resumed=True, checkpoint=resumed)
+    old_total = stored["config"]["total_timesteps"]
+    return OpenedRun(run, config, is_resumed=True, checkpoint=resumed, old_total=old_total)
+
+
+def _load_unfinished(run: RunDirectory, name: str, config: RunOptions) -> ResumedRun:
+    """Return a checkpoint of a run, if it has fewer than `total_timesteps` steps."""
+    checkpoint = run.checkpoints.load(name)
+    resumed = ResumedRun(checkpoint, CheckpointState.from_json(checkpoint.state))
+    if resumed.position.timesteps >= config.total_timesteps:
+        raise ConfigError(
+            f"{run.path} is finished: it has {resumed.position.timesteps:,} of "
+            f"{config.total_timesteps:,} steps; set a larger `total_timesteps`, or start a new run"
+        )
+    return resumed
+
+
+def _copied(folder: Path, target: Path, config: RunOptions, checkpoint: str) -> RunDirectory:
+    """Copy a run into a new directory, or remove that directory after an error."""
+    try:
+        fork(folder, target, config, checkpoint=checkpoint)
+        return RunDirectory.open(target)
+    except BaseException:
+        shutil.rmtree(target, ignore_errors=True)
+        raise
 
 
 def check_changes(config: AnyConfig, run: RunDirectory) -> AnyConfig:
@@ -276,8 +295,8 @@ def describe_resume(
         parts.append(
             f"updates now run on {device} instead of {position.device}, which changes the numbers"
         )
-    old_total = opened.directory.config["config"]["total_timesteps"]
-    if old_total != config.total_timesteps:
+    old_total = opened.old_total
+    if old_total is not None and old_total != config.total_timesteps:
         parts.append(
             f"the run now has {config.total_timesteps:,} steps instead of {old_total:,}, which "
             "stretches its schedules"
