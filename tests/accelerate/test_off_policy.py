@@ -377,6 +377,22 @@ def test_replaced_values_are_taken_over() -> None:
     assert_equal(*models)
 
 
+def test_new_layers_act_if_the_updates_are_not_accelerated() -> None:
+    models = twins(SAC, RandomEnv, policy_kwargs={"optimizer_class": torch.optim.SGD, **NET})
+    for model in models:
+        model.set_logger(Logger(None, []))
+        for seed in range(2):
+            model.set_random_seed(seed)
+            model.learn(60, log_interval=None)
+            torch.manual_seed(5)
+            model.actor.mu = nn.Linear(8, model.action_space.shape[0])
+            model.actor.mu.bias.data.fill_(1.0)
+        model.learn(20, log_interval=None, reset_num_timesteps=False)
+    assert "acting" not in models[1].acceleration.reasons()
+    first, second = (model.replay_buffer.actions for model in models)
+    np.testing.assert_allclose(first, second, atol=1e-5)
+
+
 class OwnActor(stable_baselines3.sac.policies.Actor):
     """An actor whose distribution is computed in another way."""
 

@@ -246,6 +246,16 @@ def test_replaced_values_are_taken_over() -> None:
     assert not accelerated.acceleration.reasons()
 
 
+def test_a_parameter_that_is_unfrozen_learns_again() -> None:
+    def change(model: Any, k: int) -> None:
+        model.policy.action_net.bias.requires_grad_(k > 0)
+
+    models = twins(stable_baselines3.PPO, RandomEnv, **SMALL)
+    train_both(*models, 25, change)
+    assert not models[1].acceleration.reasons()
+    assert all(model.policy.action_net.bias.detach().abs().min() > 0 for model in models)
+
+
 def test_models_are_pickled_and_copied() -> None:
     _, model = twins(stable_baselines3.PPO, RandomEnv, **SMALL)
     model.learn(20)

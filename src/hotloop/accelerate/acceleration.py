@@ -164,7 +164,6 @@ class AcceleratedModel(ABC):  # noqa: B024
         *,
         hyper: Callable[[], Any],
         num_calls: Callable[[], int],
-        readers: tuple[str, ...] = (),
     ) -> Any:
         """Return the part "updates" for the model's current objects, or None to fall back.
 
@@ -172,13 +171,11 @@ class AcceleratedModel(ABC):  # noqa: B024
             key, prepare: see `prepared`. The part has the methods of `PolicyUpdate`.
             hyper: returns the current hyper-parameters, a NamedTuple of floats.
             num_calls: returns the expected number of gradient steps.
-            readers: other parts that have read the parameters which the user may have replaced.
         """
         model: Any = self
         part = self.acceleration.parts.get("updates")
         if part is not None and part.value and not part.value.is_current():
-            for name in ("updates", *readers):
-                self.acceleration.forget(name)
+            self.acceleration.forget("updates")
         update = self.prepared("updates", key, prepare)
         if update is None:
             return None

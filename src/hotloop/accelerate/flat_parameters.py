@@ -39,6 +39,24 @@ class ModuleState:
     constants: dict[str, Tensor] = field(default_factory=dict)
 
 
+class ModuleContents:
+    """The layers, parameters and buffers of a module, to detect new ones within microseconds."""
+
+    def __init__(self, module: nn.Module) -> None:
+        layers = list(module.modules())
+        self._owners = [owner for x in layers for owner in (x._modules, x._parameters, x._buffers)]
+        # References to the objects, whose ids stay unique so.
+        self._objects = [*layers, *(x for owner in self._owners for x in owner.values())]
+        self._ids = self._current_ids()
+
+    def is_current(self) -> bool:
+        """Return whether the module has the same ones."""
+        return self._current_ids() == self._ids
+
+    def _current_ids(self) -> list[int]:
+        return [id(x) for owner in self._owners for x in owner.values()]
+
+
 class FlatParameters:
     """The parameters of a module as views of one vector.
 
@@ -71,13 +89,8 @@ class FlatParameters:
         self.shapes = tuple(tuple(x.shape) for x in self._parameters)
         self._sizes = [x.numel() for x in self._parameters]
         self._slots = _slots(module)
-        # The dictionaries that hold layers, parameters and buffers, with references to the layers,
-        # whose ids stay unique so.
-        self._layers = list(module.modules())
-        self._owners = [
-            owner for x in self._layers for owner in (x._modules, x._parameters, x._buffers)
-        ]
-        self._contents = self._current_contents()
+        self._contents = ModuleContents(module)
+        self._trainable = {x: x.requires_grad for x in named.values()}
         constants = {name: x for name, x in named.items() if id(x) not in learned}
         constants |= dict(module.named_buffers())
         names = {id(x): name for name, x in (named | constants).items()}
@@ -98,9 +111,9 @@ class FlatParameters:
         self.refresh()
 
     def is_current(self) -> bool:
-        """Return whether the module still has the same layers, parameters and buffers."""
-        is_learned = [x.requires_grad for x in self._parameters]
-        return all(is_learned) and self._current_contents() == self._contents
+        """Return whether the module has the same layers, parameters, frozen ones and buffers."""
+        is_as_before = [x.requires_grad is before for x, before in self._trainable.items()]
+        return all(is_as_before) and self._contents.is_current()
 
     def refresh(self) -> None:
         """Take over the values of tensors that other code has replaced.
@@ -144,10 +157,6 @@ class FlatParameters:
         finally:
             for owner, key, x in self._slots:
                 owner[key] = x
-
-    def _current_contents(self) -> list[int]:
-        """Return the identities of the module's layers, parameters and buffers."""
-        return [id(x) for owner in self._owners for x in owner.values()]
 
     def _current_addresses(self) -> list[int]:
         """Return the addresses of the parameters and of the optimizer's tensors."""

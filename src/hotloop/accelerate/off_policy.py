@@ -19,7 +19,7 @@ from hotloop.accelerate.acceleration import (
     hyper_tensors,
     set_hyper,
 )
-from hotloop.accelerate.flat_parameters import FlatParameters, ModuleState
+from hotloop.accelerate.flat_parameters import FlatParameters, ModuleContents, ModuleState
 from hotloop.accelerate.module_calls import try_out, unchanged_generators
 from hotloop.accelerate.optimizer_rules import optimizer_settings
 from hotloop.accelerate.sampling import sample
@@ -239,7 +239,6 @@ class OffPolicyModel(AcceleratedModel):
             lambda: self._prepare_update(batch_size),
             hyper=self._hyper,
             num_calls=self._expected_calls,
-            readers=("acting",),
         )
 
     def _prepare_update(self, batch_size: int) -> OffPolicyUpdate:
@@ -274,10 +273,17 @@ class OffPolicyModel(AcceleratedModel):
         is_warm_up = model.num_timesteps < learning_starts
         twin = None
         if not is_warm_up:
-            twin = self.prepared("acting", model.policy, self._prepare_twin)
+            part = self.acceleration.parts.get("acting")
+            if part is not None and part.value and not part.value[1].is_current():
+                self.acceleration.forget("acting")
+            twin = self.prepared(
+                "acting",
+                model.policy,
+                lambda: (self._prepare_twin(), ModuleContents(model.policy)),
+            )
         if twin is None:
             return super()._sample_action(learning_starts, action_noise, n_envs)  # pyright: ignore
-        action = twin(model._last_obs)
+        action = twin[0](model._last_obs)
         if not isinstance(model.action_space, spaces.Box):
             return action, action
         if action_noise is not None:
