@@ -101,7 +101,7 @@ def test_help_lists_the_algorithms(capsys):
     code, out, _ = run(capsys, "train", "--help")
     assert code == 0
     listed = [line.split()[0] for line in out.splitlines() if line.startswith("  ")]
-    assert listed[:6] == ["ppo", "appo", "sac", "td3", "dqn", "module:attribute"]
+    assert listed[:7] == ["ppo", "appo", "sac", "td3", "td3_bc", "dqn", "module:attribute"]
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_errors_are_one_line(capsys, tmp_path, args, message):
 def test_options_of_other_algorithms_are_rejected(capsys, tmp_path):
     code, _, err = run(capsys, "train", "dqn", "--noise-clip", "0.5", "--runs-dir", tmp_path)
     assert code == 2
-    assert "`noise_clip` is not an option of dqn's Config; td3 has it" in err
+    assert "`noise_clip` is not an option of dqn's Config; td3, td3_bc have it" in err
     assert not list(tmp_path.iterdir())
 
 
@@ -172,7 +172,7 @@ def test_a_run_without_a_replay_buffer_can_not_store_one(capsys, trained_run):
     code, _, err = run(
         capsys, "resume", trained_run("ppo"), "--total-timesteps", 1280, "--save-replay"
     )
-    message = "`save_replay` is not an option of ppo's Config; sac, td3, dqn have it"
+    message = "`save_replay` is not an option of ppo's Config; sac, td3, td3_bc, dqn have it"
     assert (code, err) == (2, f"hotloop: {message}\n")
 
 

@@ -106,7 +106,7 @@ def test_log_probabilities_and_entropy_are_of_allowed_actions_alone(choices):
     inputs = {"obs": obs, "action": action, "mask": masks}
     tensors = {name: torch.tensor(x) for name, x in inputs.items()}
     log_prob, entropy, _ = learned.evaluate(flat, **tensors)
-    with pytest.raises(ConfigError, match="got no `mask`"):
+    with pytest.raises(ConfigError, match="needs `mask`, got none"):
         learned.evaluate(flat, tensors["obs"], tensors["action"])
     expected, expected_entropy, start = np.zeros(len(obs)), np.zeros(len(obs)), 0
     for k, count in enumerate(choices):

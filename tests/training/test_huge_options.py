@@ -20,7 +20,7 @@ HUGE = [10**9, 10**12, 10**18, 10**30]
 # These counts use no memory. Huge values only take long, or are never reached.
 UNBOUNDED = {
     *("total_timesteps", "checkpoint_interval", "eval_interval", "report_interval"),
-    *("eval_max_steps", "keep_checkpoints"),
+    *("eval_max_steps", "keep_checkpoints", "stop_without_improvement"),
     *("max_failures", "target_interval", "policy_frequency", "max_policy_age"),
 }
 # These are checked later, with the environment's spaces: see the tests of replay and policies.
@@ -54,7 +54,7 @@ def counts(name):
 
 def with_option(name, option, value):
     options = {"hidden_sizes": {"hidden_sizes": (value, value)}}.get(option, {option: value})
-    if option.startswith("eval_"):
+    if option.startswith("eval_") or option == "stop_without_improvement":
         options.setdefault("eval_interval", 1)
     if option in ("envs_per_worker", "max_failures", "step_timeout_s"):
         options |= {"workers": 2, "num_envs": 2}

@@ -528,6 +528,7 @@ def test_changeable_options():
         *("backend", "inference", "step_timeout_s", "max_failures"),
         *("ray_address", "worker_resources", "workers_per_node", "ray_runtime_env"),
         *("inference_actors", "inference_resources"),
+        *("stop_at_return", "stop_without_improvement", "stop_after_hours", "stop_on_file"),
     }
     assert changeable_options(Config) == shared
     extra = {"save_replay", "replay_device", "updates_per_launch", "report_interval"}

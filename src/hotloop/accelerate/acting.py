@@ -190,7 +190,7 @@ _ACTIVATIONS: dict[type, str] = {nn.Tanh: "tanh", nn.ReLU: "relu"}
 def _action_draw(policy: Any) -> _GaussianDraw | _CategoryDraw:
     """Return the sampling of actions from the head's outputs."""
     distribution = policy.action_dist
-    if policy.use_sde:
+    if getattr(policy, "use_sde", False):  # MaskablePPO's policies have no such noise
         raise Unsupported(STATE_DEPENDENT)
     name = type(distribution).__name__
     if type(distribution).__module__ not in _ORIGINALS:

@@ -60,7 +60,7 @@ class Agent:
         self.optimizer = torch.optim.Adam(
             self.net.parameters(), config.optimizer.lr, eps=config.optimizer.eps, fused=True
         )
-        # Plain numbers: attributes of the configuration are slow to read.
+        # Plain numbers instead of lookups in the configuration.
         self.gamma, self.every, self.updates = float(config.gamma), int(config.target_every), 0
 
     def act(self, obs):
