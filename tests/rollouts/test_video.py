@@ -98,7 +98,7 @@ def test_a_factory_may_choose_the_render_mode_itself(tmp_path):
     [
         (OnlyText, ConfigError, "its render modes are human, ansi"),
         (no_modes, ConfigError, "it must accept render_mode='rgb_array', but it has none"),
-        (takes_no_mode, ConfigError, "add the argument `render_mode=None` to its function or class"),
+        (takes_no_mode, ConfigError, "add the argument `render_mode=None` to its function"),
         ("envpool:CartPole-v1", ConfigError, "EnvPool does not render"),
         ("CartPole-v9", Exception, "CartPole"),
     ],
