@@ -22,6 +22,7 @@ from hotloop.training import (
     StopWithoutImprovement,
 )
 from hotloop.training.callbacks import CallbackList, stopping_rules
+from hotloop.training.progress_display import describe_stop
 from tests import toy_envs
 
 STEPS = 16  # of an iteration
@@ -391,6 +392,7 @@ def test_options_become_rules(tmp_path):
     (tmp_path / "STOP").touch()
     result = train(tmp_path / "run", stop_on_file=str(tmp_path / "STOP"))
     assert result.stop_reason.endswith("STOP exists")
+    assert describe_stop(result).endswith("change the --stop option if its condition still holds")
     assert result.timesteps == STEPS
 
 

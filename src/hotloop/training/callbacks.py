@@ -303,6 +303,6 @@ def _call(name: str, callback: Callback, method: str, *arguments: Any) -> Any:
         return getattr(callback, method)(*arguments)
     except Exception as error:
         raise CallbackError(
-            f"the callback {name} raised in `{method}`: {describe_exception(error)}; the run is "
-            "saved up to its last complete iteration"
+            f"the callback {name} raised in `{method}`: {describe_exception(error)}; complete "
+            "iterations are saved"
         ) from error

@@ -15,7 +15,8 @@ def describe_stop(result: RunResult) -> str:
     """Return why a run stopped before its last step, and how to continue it."""
     return (
         f"stopped at {result.timesteps:,} steps: {result.stop_reason}; continue with hotloop "
-        f"resume {shlex.quote(str(result.run_dir))}"
+        f"resume {shlex.quote(str(result.run_dir))}, and change the --stop option if its condition "
+        "still holds"
     )
 
 
