@@ -38,7 +38,6 @@ COMMANDS = {
 
 # These commands import the `module:name` of an option, also from the current directory.
 _IMPORTING_COMMANDS = ("train", "sweep", "plan", "bandit")
-
 # These commands run a program, with the program's arguments.
 _RUNNING_COMMANDS = ("profile", "accelerate")
 
@@ -110,10 +109,8 @@ def _run_guarded(args: list[str], *, debug: bool) -> int:
         if debug:
             raise
         frame = traceback.extract_tb(error.__traceback__)[-1]
-        notify(
-            f"{type(error).__name__}: {error} ({frame.filename}:{frame.lineno}); "
-            "--debug shows the traceback"
-        )
+        place = f"{frame.filename}:{frame.lineno}"
+        notify(f"{type(error).__name__}: {error} ({place}); --debug shows the traceback")
         return 1
 
 
@@ -136,13 +133,11 @@ def _run(args: list[str]) -> int:
         print(HELP.format(commands="\n".join(lines)), end="")
         return 0 if args else 2
     if args[0] == "--version":
-        print(f"hotloop {__version__}")
-        return 0
+        return print(f"hotloop {__version__}") or 0
     if args[0] not in COMMANDS:
-        raise UnknownNameError(
-            f"expected a command ({', '.join(COMMANDS)}), got '{args[0]}'"
-            + (nearest(args[0], COMMANDS) or "; `hotloop --help` lists them")
-        )
+        hint = nearest(args[0], COMMANDS) or "; `hotloop --help` lists them"
+        message = f"expected a command ({', '.join(COMMANDS)}), got '{args[0]}'{hint}"
+        raise UnknownNameError(message)
     try:
         os.getcwd()
     except OSError as error:  # importing torch would end the process
