@@ -76,7 +76,7 @@ def _has_other_handler(number: int) -> bool:
     if handler is not signal.SIG_DFL:
         return handler is None
     with contextlib.suppress(OSError, IndexError):  # the file exists on Linux alone
-        status = Path("/proc/self/status").read_text("utf-8")
+        status = Path("/proc/self/status").read_text(encoding="utf-8")
         caught = int(status.partition("SigCgt:")[2].split()[0], 16)
         return bool(caught >> (number - 1) & 1)  # as after `faulthandler.register`
     return False
