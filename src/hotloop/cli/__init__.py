@@ -84,9 +84,8 @@ def main(argv: list[str] | None = None) -> int:
         if not isinstance(output.error, BrokenPipeError):  # `hotloop … | head` closes it early
             reason = getattr(output.error, "strerror", None) or output.error
             notify(f"standard output can't be written ({reason}): the rest of it is lost")
-        if args[:1] in (["train"], ["resume"]):  # whose run directory has the results
-            return code
-        return code or 1
+        is_training = args[:1] in (["train"], ["resume"])  # whose run directory has the results
+        return code if is_training else code or 1
 
 
 def _run_guarded(args: list[str], *, debug: bool) -> int:
@@ -133,7 +132,8 @@ def _run(args: list[str]) -> int:
         print(HELP.format(commands="\n".join(lines)), end="")
         return 0 if args else 2
     if args[0] == "--version":
-        return print(f"hotloop {__version__}") or 0
+        print(f"hotloop {__version__}")
+        return 0
     if args[0] not in COMMANDS:
         hint = nearest(args[0], COMMANDS) or "; `hotloop --help` lists them"
         message = f"expected a command ({', '.join(COMMANDS)}), got '{args[0]}'{hint}"
