@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from hotloop.errors import ConfigError, MissingExtraError, install_command
-from hotloop.runs import RunDirectory
+from hotloop.runs import RunDirectory, trust
 from hotloop.runs.tracker_files import last_tensorboard_step
 from hotloop.runs.tracking import Trackers, open_trackers, tracker_scalars
 
@@ -343,7 +343,8 @@ def test_wandb_online_continues_after_the_iterations_of_the_server(tmp_path, mon
     )
     monkeypatch.setitem(sys.modules, "wandb", fake)
     run = create(tmp_path / "run")
-    run.write_json("wandb.json", {"id": "abcd", "project": "hotloop", "entity": "me"})
+    identity = {"id": "abcd", "project": "hotloop", "entity": "me"}
+    run.write_json("wandb.json", {**identity, "signature": trust.signature(identity)})
     for k in range(1, 7):  # the server lacks 5 and 6, which the killed process did not send
         run.log(line(k))
     run = RunDirectory.open(run.path)
@@ -413,11 +414,22 @@ def test_mlflow_continues_the_same_curves(tmp_path, mlflow_client):
     assert stored.data.params["hidden_sizes"] == "[64, 64]"
     # A store without this run gets a new one with all metrics.
     mlflow_client.delete_run(stored.info.run_id)
-    (run.path / "mlflow.json").write_text(json.dumps({"run_id": "0" * 32}))
+    identity = {"run_id": "0" * 32}
+    run.write_json("mlflow.json", {**identity, "signature": trust.signature(identity)})
     run = RunDirectory.open(run.path)
     run.resume(dataclasses.asdict(TrackedConfig()), timesteps=500, iteration=5)
     open_trackers(["mlflow"], run, resumed=True).close("failed")
     assert mlflow_points(mlflow_client, run, "losses/policy_loss") == losses
+
+
+def test_mlflow_ignores_the_identity_of_a_run_by_someone_else(tmp_path, mlflow_client):
+    mine = create(tmp_path / "mine")
+    open_trackers(["mlflow"], mine, resumed=False).close("finished")
+    identity = json.loads((mine.path / "mlflow.json").read_text())
+    run = create(tmp_path / "run")
+    run.write_json("mlflow.json", {**identity, "signature": "0" * 81})
+    open_trackers(["mlflow"], run, resumed=True).close("finished")
+    assert json.loads((run.path / "mlflow.json").read_text())["run_id"] != identity["run_id"]
 
 
 def test_mlflow_has_options_that_a_resume_changed_as_tags(tmp_path, mlflow_client):

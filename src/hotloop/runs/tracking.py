@@ -28,6 +28,7 @@ from typing import Any, Final, Literal, Protocol
 from hotloop.base import documents
 from hotloop.base.signals import blocked_signals
 from hotloop.errors import ConfigError, RunDirectoryError, requires_extra
+from hotloop.runs import trust
 from hotloop.runs.directory import RunDirectory
 from hotloop.runs.tracker_files import last_tensorboard_step, last_wandb_step
 
@@ -232,7 +233,7 @@ class _WandB:
         with requires_extra("tracking with W&B needs wandb", "wandb"):
             import wandb
             from wandb import init  # a folder named `wandb` can also be imported, but has no `init`
-        stored = _read_json(run, "wandb.json") if resumed else {}
+        stored = _read_identity(run, "wandb.json") if resumed else {}
         settings: dict[str, Any] = {"console": "off", "silent": True}
         if "finish_timeout" in wandb.Settings.model_fields:  # older versions wait forever
             settings["finish_timeout"] = _UPLOAD_S
@@ -258,7 +259,7 @@ class _WandB:
                 "WANDB_MODE=offline to store its files in the run directory"
             ) from error
         identity = {"id": self._run.id, "project": self._run.project, "entity": self._run.entity}
-        run.write_json("wandb.json", identity)
+        _write_identity(run, "wandb.json", identity)
         self._run.define_metric("timesteps")
         self._run.define_metric("*", step_metric="timesteps")
         # W&B's points after the checkpoint can't be deleted. Skip these iterations, as the resumed
@@ -293,7 +294,7 @@ class _MLflow:
         self._sent_at = time.monotonic()
         # Points after the checkpoint can't be deleted. Skip them, as the resumed run logs the same.
         self._logged_until = 0
-        stored = _read_json(run, "mlflow.json") if resumed else {}
+        stored = _read_identity(run, "mlflow.json") if resumed else {}
         try:
             self._client = MlflowClient()
             existing = self._existing_run(stored.get("run_id"))
@@ -321,7 +322,7 @@ class _MLflow:
                 f"MLflow can't be started ({reason}): set MLFLOW_TRACKING_URI to a server, or to a "
                 "database such as sqlite:///mlflow.db"
             ) from error
-        run.write_json("mlflow.json", {"run_id": self._run_id})
+        _write_identity(run, "mlflow.json", {"run_id": self._run_id})
 
     def _existing_run(self, run_id: str | None) -> str | None:
         """Return a stored run, or None if this store does not have it."""
@@ -390,11 +391,19 @@ def _hyperparameters(run: RunDirectory) -> dict[str, Any]:
     return {**content["config"], **{name: content[name] for name in names}}
 
 
-def _read_json(run: RunDirectory, name: str) -> dict[str, Any]:
+def _read_identity(run: RunDirectory, name: str) -> dict[str, Any]:
+    """Return what `_write_identity` stored, or {} without your signature.
+
+    Otherwise the run of someone else would choose the project that receives your metrics.
+    """
     with contextlib.suppress(OSError, ValueError):
         content = documents.read(run.path / name)
-        return content if isinstance(content, dict) else {}
+        return content if isinstance(content, dict) and trust.is_signed(content) else {}
     return {}
+
+
+def _write_identity(run: RunDirectory, name: str, identity: dict[str, Any]) -> None:
+    run.write_json(name, {**identity, "signature": trust.signature(identity)})
 
 
 def _mean(values: Sequence[float]) -> float:
