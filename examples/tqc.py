@@ -111,7 +111,7 @@ def update_critics(
     y_i = r + γ (z_i − α log π(ã'|s')),   z the (M − d) N smallest target atoms at (s', ã')
     """
     with torch.no_grad():
-        alpha = sac.temperature(state, hyper, config)
+        alpha = sac.temperature(state, hyper.alpha, config)
         outputs, _ = nets.policy.outputs(state.policy, batch.next_obs)
         next_action, log_prob = nets.policy.head.sample(outputs, noise)
         atoms = nets.critics.values(state.targets, batch.next_obs, next_action)
@@ -148,12 +148,14 @@ def update_policy(
     state: State, batch: ReplayBatch, noise: Tensor, hyper: Hyper, *, nets: Networks, config: Config
 ) -> dict[str, Tensor]:
     """Make one step of the policy and of the temperature, if it is learned, in place."""
-    alpha = sac.temperature(state, hyper, config)
+    alpha = sac.temperature(state, hyper.alpha, config)
     value, log_prob, grad = value_and_grad(
         policy_loss, state.policy, state.critics, alpha, batch, noise, nets
     )
     adam_step(state.policy, grad, state.policy_adam, learning_rate=hyper.policy_learning_rate)
-    return {"policy_loss": value, **sac.step_temperature(state, alpha, log_prob, hyper, config)}
+    rate = hyper.critic_learning_rate if config.alpha is None else None
+    metrics = sac.step_temperature(state, alpha, log_prob, hyper.target_entropy, learning_rate=rate)
+    return {"policy_loss": value, **metrics}
 
 
 algorithm = OffPolicy(

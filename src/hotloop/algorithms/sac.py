@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,6 +30,7 @@ from hotloop.policies.heads import SquashedGaussian
 from hotloop.training import OffPolicy, ReplayBatch, Update, hyper_of
 from hotloop.training.options import (
     Count,
+    Options,
     Positive,
     RequirementTable,
     ScheduledFinite,
@@ -40,8 +41,8 @@ from hotloop.training.options import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(CriticOptions):
-    """Options of a SAC run."""
+class SoftOptions(Options):
+    """Rates and temperature, for continuous and for discrete actions."""
 
     policy_learning_rate: ScheduledPositive = 3e-4
     """Adam's learning rate for the policy. Lower it if returns are unstable."""
@@ -56,13 +57,18 @@ class Config(CriticOptions):
     initial_alpha: Positive = 1.0
     """Initial value of a learned temperature. Raise it for more exploration in the beginning.
     `init_from` replaces it by the other run's temperature."""
+
+    requires: ClassVar[RequirementTable] = {"initial_alpha": {"alpha": (None,)}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(SoftOptions, CriticOptions):
+    """Options of a SAC run."""
+
     target_entropy: ScheduledFinite | None = None
     """Target entropy of a learned temperature. None: −A. Raise it for more exploration."""
 
-    requires: ClassVar[RequirementTable] = {
-        "initial_alpha": {"alpha": (None,)},
-        "target_entropy": {"alpha": (None,)},
-    }
+    requires: ClassVar[RequirementTable] = {"target_entropy": {"alpha": (None,)}}
 
 
 class Hyper(NamedTuple):
@@ -95,12 +101,14 @@ def networks(config: Config, spaces: Spaces, device: torch.device) -> Networks:
 
 def init(nets: Networks, config: Config) -> State:
     """Return the initial state."""
+    tensors = critic_ensemble.initial_tensors(nets, config.seed)
+    return State(**tensors, **initial_temperature(config))
+
+
+def initial_temperature(config: SoftOptions) -> dict[str, Any]:
+    """Return the temperature's tensors of the initial `State`, by name."""
     log_alpha = torch.tensor([math.log(config.initial_alpha)], dtype=torch.float32)
-    return State(
-        **critic_ensemble.initial_tensors(nets, config.seed),
-        log_alpha=log_alpha,
-        alpha_adam=AdamState.zeros(log_alpha),
-    )
+    return {"log_alpha": log_alpha, "alpha_adam": AdamState.zeros(log_alpha)}
 
 
 def hyper(config: Config, nets: Networks) -> Hyper:
@@ -111,9 +119,9 @@ def hyper(config: Config, nets: Networks) -> Hyper:
     return hyper
 
 
-def temperature(state: State, hyper: Hyper, config: Config) -> Tensor:
-    """Return α before this update, (1,)."""
-    return state.log_alpha.exp() if config.alpha is None else hyper.alpha.expand(1)
+def temperature(state: State, alpha: Scalar, config: SoftOptions) -> Tensor:
+    """Return α before this update, (1,): the learned one, or the fixed `alpha`."""
+    return state.log_alpha.exp() if config.alpha is None else alpha.expand(1)
 
 
 def update_critics(
@@ -129,7 +137,7 @@ def update_critics(
         Metrics, and |TD error|, the mean over both critics, (B,).
     """
     with torch.no_grad():
-        alpha = temperature(state, hyper, config)
+        alpha = temperature(state, hyper.alpha, config)
         outputs, _ = nets.policy.outputs(state.policy, batch.next_obs)
         next_action, log_prob = nets.policy.head.sample(outputs, noise)
         values = nets.critics.values(state.targets, batch.next_obs, next_action)
@@ -173,26 +181,39 @@ def update_policy(
     state: State, batch: ReplayBatch, noise: Tensor, hyper: Hyper, *, nets: Networks, config: Config
 ) -> dict[str, Tensor]:
     """Make one step of the policy and of the temperature, if it is learned, in place."""
-    alpha = temperature(state, hyper, config)
+    alpha = temperature(state, hyper.alpha, config)
     value, log_prob, grad = value_and_grad(
         policy_loss, state.policy, state.critics, alpha, batch, noise, nets
     )
     adam_step(state.policy, grad, state.policy_adam, learning_rate=hyper.policy_learning_rate)
-    return {"policy_loss": value, **step_temperature(state, alpha, log_prob, hyper, config)}
+    rate = hyper.critic_learning_rate if config.alpha is None else None
+    metrics = step_temperature(state, alpha, log_prob, hyper.target_entropy, learning_rate=rate)
+    return {"policy_loss": value, **metrics}
 
 
 def step_temperature(
-    state: State, alpha: Tensor, log_prob: Tensor, hyper: Hyper, config: Config
+    state: State,
+    alpha: Tensor,
+    log_prob: Tensor,
+    target_entropy: Scalar,
+    *,
+    learning_rate: Scalar | None,
 ) -> dict[str, Tensor]:
     """Make one step of the temperature α, (1,), if it is learned, and return metrics.
 
     L(α) = −α E[log π(ã|s) + H̄], Haarnoja et al. 2018, arXiv:1812.05905, eq. 18, by log α.
+
+    Args:
+        state: its temperature changes in place.
+        alpha: α, (1,).
+        log_prob: log π(ã|s), (B,).
+        target_entropy: H̄, 0-d.
+        learning_rate: Adam's learning rate, 0-d. None: α is fixed.
     """
     entropy = -log_prob.detach().mean()
-    alpha_loss = alpha * (entropy - hyper.target_entropy)  # the same as its gradient by log α
-    if config.alpha is None:
-        rate = hyper.critic_learning_rate
-        adam_step(state.log_alpha, alpha_loss, state.alpha_adam, learning_rate=rate)
+    alpha_loss = alpha * (entropy - target_entropy)  # the same as its gradient by log α
+    if learning_rate is not None:
+        adam_step(state.log_alpha, alpha_loss, state.alpha_adam, learning_rate=learning_rate)
     return {"alpha_loss": alpha_loss[0], "alpha": alpha[0], "entropy": entropy}
 
 
