@@ -28,6 +28,23 @@ def train(tmp_path, env=None, name="run", on_report=None, **options):
 # --- the update ----------------------------------------------------------------------------------
 
 
+def test_initial_log_std_is_that_of_the_first_actions():
+    values = {}
+    config = ppo.Config(**SMALL, initial_log_std=-2.0)
+    for configuration in (ppo.Config(**SMALL), config):
+        nets = ppo.networks(configuration, Spaces(obs_spec(4), BOX), torch.device("cpu"))
+        params = nets.layout.views(ppo.init(nets, configuration).params)
+        values[configuration.initial_log_std] = params
+    assert (values[0.0].pop("policy.log_std") == 0.0).all()
+    assert (values[-2.0].pop("policy.log_std") == -2.0).all()
+    for name, value in values[-2.0].items():
+        assert (value == values[0.0][name]).all()
+
+    nets = ppo.networks(config, Spaces(obs_spec(4), DISCRETE), torch.device("cpu"))
+    with pytest.raises(ConfigError, match="for continuous actions, got discrete ones: leave it"):
+        ppo.init(nets, config)
+
+
 @pytest.mark.parametrize(
     ("action_spec", "options"),
     [

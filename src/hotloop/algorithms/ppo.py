@@ -37,9 +37,11 @@ from hotloop.ops import gae, losses
 from hotloop.ops.schedules import linear
 from hotloop.policies import actor_critic
 from hotloop.policies.forward import LearnedNetwork
+from hotloop.policies.heads.gaussian import LOG_STD, Gaussian
 from hotloop.training import OnPolicy
 from hotloop.training.options import (
     Count,
+    Finite,
     MaskOptions,
     NetworkOptions,
     Positive,
@@ -85,6 +87,9 @@ class Config(MaskOptions, SequenceOptions, NetworkOptions, RunOptions):
     """Stop an iteration's updates if the approximate KL exceeds 1.5 × this value. None: never."""
     shared_trunk: bool = False
     """Share the hidden layers between policy and value."""
+    initial_log_std: Finite = 0.0
+    """Natural logarithm of the first standard deviation of continuous actions. Lower it to −1 or −2
+    if random actions end episodes early or hide the effect of small ones."""
 
     layer_options: ClassVar[tuple[str, ...]] = (
         "hidden_sizes",
@@ -182,6 +187,13 @@ def networks(config: Config, spaces: Spaces, device: torch.device) -> LearnedNet
 def init(nets: LearnedNetwork, config: Config) -> State:
     """Return the initial state."""
     params = nets.initial(config.seed)
+    if config.initial_log_std:
+        if not isinstance(nets.head, Gaussian):
+            raise ConfigError(
+                f"`initial_log_std` {config.initial_log_std:g} is for continuous actions, got "
+                f"{nets.network.action_spec.kind} ones: leave it out"
+            )
+        nets.layout.unpack(params)[LOG_STD].fill_(config.initial_log_std)
     active = torch.ones((), dtype=torch.bool, device=params.device)
     if not config.has_normalized_value:
         return State(params, AdamState.zeros(params), active)

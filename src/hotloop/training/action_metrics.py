@@ -11,10 +11,9 @@ import numpy as np
 
 from hotloop.base.transfer import to_device
 from hotloop.policies import Network
-from hotloop.policies.heads import Gaussian
+from hotloop.policies.heads.gaussian import LOG_STD, Gaussian
 from hotloop.types import Array
 
-_LOG_STD = "policy.log_std"
 _LARGE_STD = 100.0  # with bounds of ±1, 99 % of such actions are clipped
 
 
@@ -49,7 +48,7 @@ class ActionMetrics:
         """
         if not self._is_gaussian:
             return {}
-        log_std = params[_LOG_STD].astype(np.float64)
+        log_std = params[LOG_STD].astype(np.float64)
         with np.errstate(over="ignore"):
             metrics = {"policy_std": float(np.exp(log_std).mean())}
         if metrics["policy_std"] > _LARGE_STD and self._may_warn:

@@ -18,7 +18,7 @@ from hotloop.types import Array
 if TYPE_CHECKING:
     from torch import Tensor
 
-_LOG_STD = "policy.log_std"
+LOG_STD = "policy.log_std"
 # Half widths of bounds that a standard normal distribution explores without scaling.
 _NEAR = 0.25, 4.0
 # Finite bounds beyond this magnitude count as infinite.
@@ -34,10 +34,10 @@ class Gaussian(Head):
     kind = "box"
 
     def learned_shapes(self, shapes: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-        return {**shapes, _LOG_STD: (self.size,)}
+        return {**shapes, LOG_STD: (self.size,)}
 
     def acting_params(self, params: Params) -> dict[str, Array]:
-        return {"log_std": params[_LOG_STD], "std": np.exp(params[_LOG_STD])}
+        return {"log_std": params[LOG_STD], "std": np.exp(params[LOG_STD])}
 
     def draw_noise(self, seed: Any, **block: Any) -> Any:
         """Return standard normal numbers, also on a device."""
@@ -77,13 +77,13 @@ class Gaussian(Head):
         return f"actions: bounds beyond ±{MOST_FAR:g} count as infinite" if is_huge else ""
 
     def draw(self, params: Params, outputs: Tensor, noise: Tensor) -> Tensor:
-        flat = outputs + params[_LOG_STD].exp() * noise
+        flat = outputs + params[LOG_STD].exp() * noise
         return flat.view(-1, *self.spec.shape)
 
     def evaluate(self, params: Params, outputs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         from hotloop.ops import distributions
 
-        return distributions.diagonal_gaussian(outputs, params[_LOG_STD], action.flatten(1))
+        return distributions.diagonal_gaussian(outputs, params[LOG_STD], action.flatten(1))
 
 
 @dataclass(frozen=True)

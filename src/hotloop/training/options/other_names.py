@@ -66,6 +66,7 @@ OTHER_NAMES: dict[str, Translation] = {
     "lambda": _answer("gae_lambda"),
     "learning_rate": _answer("policy_learning_rate", "critic_learning_rate"),
     "log_interval": _answer("report_interval", note="in transitions"),
+    "log_std_init": _answer("initial_log_std"),
     "lr": _answer("learning_rate", "policy_learning_rate", "critic_learning_rate"),
     "minibatch_size": _answer("num_minibatches", note="num_steps × num_envs / minibatch_size"),
     "n_envs": _answer("num_envs"),
