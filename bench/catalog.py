@@ -68,8 +68,8 @@ class Bench(NamedTuple):
 
 
 README, SPEED, OFF_POLICY = "README.md", "docs/speed.md", "docs/off-policy.md"
-PPO, APPO, SAC, TD3, TD3_BC, DQN = (
-    f"docs/algorithms/{name}.md" for name in ("ppo", "appo", "sac", "td3", "td3_bc", "dqn")
+PPO, APPO, SAC, TQC, TD3, TD3_BC, DQN = (
+    f"docs/algorithms/{name}.md" for name in ("ppo", "appo", "sac", "tqc", "td3", "td3_bc", "dqn")
 )
 REPLAY, BANDITS = "docs/replay-speed.md", "docs/bandit-speed.md"
 PIXELS, ROLLOUTS, PROFILER = "docs/pixels.md", "docs/workers-speed.md", "docs/profiler.md"
@@ -77,6 +77,7 @@ CLUSTER = "docs/cluster.md"
 WORKERS = "docs/workers.md"
 ACCELERATE, ACCELERATED = "docs/accelerate.md", ("ppo", "sac", "td3", "dqn")
 PEER_CURVES = "--timesteps 100000 --seeds 5 --peer"
+SHORT_CURVES = "--timesteps 10000 --seeds 10 --peer"
 
 BENCHES: dict[str, Bench] = {
     "list": Bench("bench.list", "this list", "a moment"),
@@ -91,6 +92,7 @@ BENCHES: dict[str, Bench] = {
                 for page, name in (
                     (PPO, "ppo"),
                     (SAC, "sac"),
+                    (TQC, "tqc"),
                     (TD3, "td3"),
                     (TD3_BC, "td3_bc"),
                     (DQN, "dqn"),
@@ -149,6 +151,7 @@ BENCHES: dict[str, Bench] = {
         runs=(
             "--env-id HalfCheetah-v5 --timesteps 200000 --seeds 20",
             f"--algorithm sac {PEER_CURVES}",
+            f"--algorithm tqc {SHORT_CURVES}",
             f"--algorithm td3 {PEER_CURVES}",
             f"--algorithm dqn {PEER_CURVES}",
             "--contender accelerated --timesteps 102400 --seeds 5",
@@ -158,6 +161,7 @@ BENCHES: dict[str, Bench] = {
         tables=(
             Table(PPO, "curves table", train.curves_table),
             Table(SAC, "learning-sac", partial(train.curves_table, ("sac",))),
+            Table(TQC, "learning-tqc", partial(train.curves_table, ("tqc",))),
             *(
                 Table(
                     f"docs/from-{peer.replace('_', '-')}.md",
@@ -198,6 +202,7 @@ BENCHES: dict[str, Bench] = {
             Table("docs/presets.md", "presets", presets.options_table),
             Table(PPO, "presets-ppo", partial(presets.presets_table, "ppo")),
             Table(SAC, "presets-sac", partial(presets.presets_table, "sac")),
+            Table(TQC, "presets-tqc", partial(presets.presets_table, "tqc")),
             Table(TD3, "presets-td3", partial(presets.presets_table, "td3")),
             Table(DQN, "presets-dqn", partial(presets.presets_table, "dqn")),
         ),

@@ -1,4 +1,4 @@
-"""Trainings with Stable-Baselines3 and with sbx, Stable-Baselines in JAX."""
+"""Trainings with Stable-Baselines3, with sb3-contrib and with sbx, Stable-Baselines in JAX."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from bench.train.settings import CATCH, COMMON, SETTINGS
+
+CONTRIB = {"tqc": "TQC"}  # classes of sb3-contrib
 
 
 def run_sb3(options: argparse.Namespace, library: str = "stable_baselines3") -> dict[str, Any]:
@@ -33,7 +35,10 @@ def run_sb3(options: argparse.Namespace, library: str = "stable_baselines3") -> 
         }
     else:
         model_options = _off_policy_settings(options.algorithm, settings)
-    kind = getattr(importlib.import_module(library), options.algorithm.upper())
+    name = options.algorithm.upper()
+    if options.algorithm in CONTRIB:
+        library, name = "sb3_contrib", CONTRIB[options.algorithm]
+    kind = getattr(importlib.import_module(library), name)
     return _run_baselines(kind, options, {**model_options, "device": "cpu"})
 
 
@@ -104,6 +109,10 @@ def _off_policy_settings(algorithm: str, settings: dict[str, Any]) -> dict[str, 
     model_options["policy_kwargs"] = {"net_arch": widths}
     if algorithm == "sac":
         return {**model_options, "learning_rate": COMMON["sac"]["policy_learning_rate"]}
+    if algorithm == "tqc":
+        model_options["policy_kwargs"]["n_critics"] = COMMON["tqc"]["num_critics"]
+        rate, dropped = COMMON["tqc"]["critic_learning_rate"], settings.get("num_dropped", 2)
+        return {**model_options, "learning_rate": rate, "top_quantiles_to_drop_per_net": dropped}
     if algorithm == "td3":
         from stable_baselines3.common.noise import (  # pyright: ignore[reportMissingImports]
             NormalActionNoise,

@@ -128,7 +128,7 @@ def presets_table(only: str | None = None) -> str:
                 f"{statistics.median(run['took_s'] for run in runs) / 60:.1f}",
             ]
         )
-    return table(*rows)
+    return table(*rows) if len(rows) > 1 else ""
 
 
 def options_table() -> str:

@@ -45,7 +45,7 @@ def run_hotloop(options: argparse.Namespace) -> dict[str, Any]:
     from hotloop.runs.episodes import episodes_from_metrics
 
     algorithm = importlib.import_module(f"hotloop.algorithms.{options.algorithm}")
-    precision = {"precision": options.precision} if options.algorithm in ("sac", "td3") else {}
+    precision = {"precision": options.precision} if options.precision != "float32" else {}
     with tempfile.TemporaryDirectory() as folder:
         result = algorithm.train(
             algorithm.Config(

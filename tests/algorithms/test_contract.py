@@ -6,7 +6,7 @@ import shutil
 import pytest
 import torch
 
-from hotloop.algorithms import appo, dqn, ppo, sac, td3
+from hotloop.algorithms import appo, dqn, ppo, sac, td3, tqc
 from hotloop.training import check_algorithm
 
 CONTINUOUS = {"env": "Pendulum-v1"}
@@ -29,6 +29,7 @@ CASES = {
     "ppo with memory": (ppo, {**CONTINUOUS, "memory": "lstm:6"}),
     "appo": (appo, {"memory": "gru:6"}),
     "sac": (sac, {**CONTINUOUS, **REPLAY, "replay": "prioritized"}),
+    "tqc": (tqc, {**CONTINUOUS, **REPLAY, "replay": "prioritized", "num_critics": 3}),
     "td3": (td3, {**CONTINUOUS, "replay": "prioritized", "policy_frequency": 3}),
     "dqn": (
         dqn,

@@ -1,13 +1,14 @@
-"""examples/tqc.py, an algorithm in a file of the user's."""
+"""TQC: its loss, its update against the reference, restoring, lanes."""
 
 import pytest
 import torch
 
-from examples import tqc
+from hotloop.algorithms import tqc
 from hotloop.errors import ConfigError
-from hotloop.training import check_algorithm
-from tests.algorithms.learners import make_learner_setup
-from tests.algorithms.test_sac import UNIT
+from hotloop.learner import torch_threads
+from tests.algorithms.learners import assert_learner_is_restored, make_learner_setup
+from tests.algorithms.test_sac import UNEVEN, UNIT
+from tests.reference import off_policy as reference
 from tests.reference.off_policy import random_batch
 
 # Two critics with two atoms, τ = ¼ and ¾. α = 0.
@@ -15,8 +16,57 @@ SMALL = {"num_critics": 2, "num_quantiles": 2, "num_dropped": 1, "hidden_sizes":
 SMALL |= {"batch_size": 8, "torch_threads": 1, "execution": "eager"}
 
 
-def test_contract():
-    check_algorithm(tqc.algorithm, env="Pendulum-v1", replay="prioritized", n_step=3, num_critics=3)
+@pytest.fixture(autouse=True)
+def one_thread():
+    with torch_threads(1):
+        yield
+
+
+@pytest.mark.parametrize(
+    ("options", "action_spec", "weighed"),
+    [
+        ({"num_critics": 3, "num_quantiles": 5}, UNIT, False),
+        ({"num_critics": 2, "num_dropped": 0, "policy_frequency": 2, "alpha": 0.3}, UNEVEN, True),
+        ({"num_critics": 1, "num_quantiles": 4, "layer_norm": True, "tau": 0.3}, UNEVEN, True),
+    ],
+)
+def test_update_equals_the_reference(options, action_spec, weighed):
+    """20 updates, compared with torch modules in float64 and torch's Adam."""
+    rates = {"policy_learning_rate": 3e-3, "critic_learning_rate": 5e-3}
+    base = {"batch_size": 32, "hidden_sizes": (16, 12), "execution": "eager", "torch_threads": 1}
+    setup = make_learner_setup(tqc.algorithm, action_spec, **base, **rates, **options)
+    config, nets, state = setup.config, setup.nets, setup.state
+    peer = reference.TQC(
+        action_spec,
+        nets.policy.layout.unpack(state.policy),
+        nets.critics.layout.unpack(state.critics),
+        config,
+    )
+    draw_noise, rows, policy_rows = setup.draw_noise(), [], []
+    for k in range(20):
+        batch = random_batch(3, action_spec, 32, seed=k, weighed=weighed)
+        td_error = setup.update(batch)
+        metrics, new_rows, expected_error = peer.update(batch, draw_noise)
+        rows.append(metrics)
+        policy_rows += new_rows
+        torch.testing.assert_close(td_error.double(), expected_error, rtol=1e-3, atol=1e-3)
+    expected = reference.means(rows) | reference.means(policy_rows)
+    assert setup.means() == pytest.approx(expected, rel=1e-3, abs=1e-4)
+    reference.assert_same_parameters(
+        reference.actor_module(config, nets.policy.layout.unpack(state.policy)), peer.policy
+    )
+    for flat, modules in (
+        (state.critics, peer.critics.modules),
+        (state.targets, peer.critics.targets),
+    ):
+        named = nets.critics.layout.unpack(flat)
+        reference.assert_same_parameters(reference.critic_modules(config, named), modules)
+
+
+def test_learner_is_restored():
+    assert_learner_is_restored(
+        tqc.algorithm, UNIT, lambda k: random_batch(3, UNIT, 8, seed=k), **SMALL
+    )
 
 
 def test_quantile_loss_literal():

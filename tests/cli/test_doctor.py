@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hotloop.algorithms import find
+from hotloop.algorithms import ALGORITHMS, find
 from hotloop.cli import main
 from hotloop.errors import install_command
 from hotloop.reports import machine
@@ -91,7 +91,7 @@ def test_presets(capsys):
     assert main(["presets", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     assert [(entry["algorithm"], entry["env_id"]) for entry in listed] == [
-        (name, env_id) for name in ("ppo", "sac", "td3", "dqn") for env_id in find(name).presets
+        (name, env_id) for name in ALGORITHMS for env_id in find(name).presets
     ]
     assert main(["presets"]) == 0
     out = capsys.readouterr().out
@@ -111,7 +111,7 @@ def test_presets_of_an_environment(capsys, env_id):
         for option, value in options.items():
             assert json.loads(json.dumps(getattr(config, option), default=str)) == value
     assert set(options_by_algorithm) == (
-        {"ppo", "sac", "td3"} if env_id == "Pendulum-v1" else {"ppo", "dqn"}
+        {"ppo", "sac", "tqc", "td3"} if env_id == "Pendulum-v1" else {"ppo", "dqn"}
     )
 
 

@@ -8,13 +8,13 @@ from dataclasses import fields
 import pytest
 
 import hotloop.cli
-from hotloop.algorithms import find
+from hotloop.algorithms import ALGORITHMS, find
 from hotloop.cli import main
 from hotloop.ops import products
 from hotloop.training.options.arguments import parse
 from tests.cli.run_command import run, signal_when, timesteps
 
-OFF_POLICY = ("sac", "td3", "dqn")
+OFF_POLICY = ("sac", "tqc", "td3", "dqn")
 TARGET = ["--env-id", "tests.toy_envs:ReachTheTarget"]
 TINY = [
     *("--execution", "eager", "--torch-threads", "1", "--hidden-sizes", "8", "8"),
@@ -101,7 +101,7 @@ def test_help_lists_the_algorithms(capsys):
     code, out, _ = run(capsys, "train", "--help")
     assert code == 0
     listed = [line.split()[0] for line in out.splitlines() if line.startswith("  ")]
-    assert listed[:7] == ["ppo", "appo", "sac", "td3", "td3_bc", "dqn", "module:attribute"]
+    assert listed[: len(ALGORITHMS) + 1] == [*ALGORITHMS, "module:attribute"]
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_a_run_without_a_replay_buffer_can_not_store_one(capsys, trained_run):
     code, _, err = run(
         capsys, "resume", trained_run("ppo"), "--total-timesteps", 1280, "--save-replay"
     )
-    message = "`save_replay` is not an option of ppo's Config; sac, td3, td3_bc, dqn have it"
+    message = "`save_replay` is not an option of ppo's Config; sac, tqc, td3, td3_bc, dqn have it"
     assert (code, err) == (2, f"hotloop: {message}\n")
 
 

@@ -207,6 +207,12 @@ OPTIONS = {
         "critic_learning_rate": linear(1e-3, 3e-3),
         "target_entropy": linear(-1.0, -3.0),
     },
+    "tqc": {
+        **OFF_POLICY,
+        "num_quantiles": 5,
+        "policy_learning_rate": linear(3e-3, 1e-4),
+        "critic_learning_rate": linear(1e-3, 3e-3),
+    },
     "td3": {
         **OFF_POLICY,
         "learning_rate": linear(3e-3, 1e-4),
@@ -261,7 +267,7 @@ def make_batch(name, seed):
 @pytest.mark.slow  # quick tests of execution compile PPO's update
 @pytest.mark.parametrize(
     "name",
-    ["dqn", "ppo", "sac", "td3"],
+    ["dqn", "ppo", "sac", "td3", "tqc"],
 )
 def test_eager_equals_compiled(name):
     """40 batches from the same noise, while every hyper-parameter changes: compiled once."""

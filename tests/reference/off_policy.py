@@ -1,4 +1,4 @@
-"""SAC's, TD3's and DQN's updates with torch modules, torch's Adam and `.backward()`.
+"""The updates of SAC, TQC, TD3 and DQN with torch modules, torch's Adam and `.backward()`.
 
 Everything is in float64, so that differences come from hotloop.
 """
@@ -71,9 +71,9 @@ def actor_module(config, params):
 
 
 def critic_modules(config, params):
-    """Return one perceptron for each of two critics."""
+    """Return one perceptron for each critic."""
     modules, hidden_sizes = [], config.hidden_sizes
-    for k in range(2):
+    for k in range(len(params[f"critic.{len(hidden_sizes)}.weight"])):
         layers, depth = [], len(hidden_sizes)
         for j in range(depth + 1):
             weight, bias = params[f"critic.{j}.weight"], params[f"critic.{j}.bias"]
@@ -167,9 +167,7 @@ class TwinCritics:
         inputs = torch.cat([obs, action], 1)
         values = [module(inputs)[:, 0] for module in self.modules]
         loss = sum((importance * (value - target) ** 2).mean() for value in values)
-        self.optimizer.zero_grad()
-        loss.backward()
-        self.optimizer.step()
+        self.step(loss)
         td_error = sum((value - target).abs() for value in values).detach() / 2
         q_value = sum(value.mean().item() for value in values) / 2
         metrics = {
@@ -178,6 +176,11 @@ class TwinCritics:
             "td_error": td_error.mean().item(),
         }
         return metrics, td_error
+
+    def step(self, loss):
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
 
 
 class SAC:
@@ -213,22 +216,28 @@ class SAC:
     def update(self, batch, draw_noise):
         batch, policy_metrics = to_float64(batch), []
         self.count += 1
-        with torch.no_grad():
-            action, log_prob = self.draw(batch.next_obs, draw_noise())
-            value = self.critics.minimum(self.critics.targets, batch.next_obs, action)
-            target = batch.reward + batch.discount * (value - self.alpha * log_prob)
-        unit = (batch.action - self.centre) / self.half
-        metrics, td_error = self.critics.learn(batch.obs, unit, target, batch.importance)
+        metrics, td_error = self.update_critics(batch, draw_noise())
         follow(self.critics.targets, self.critics.modules, self.config.tau)
         if self.count % self.config.policy_frequency == 0:
             for _ in range(self.config.policy_frequency):
                 policy_metrics.append(self.update_policy(batch, draw_noise()))
         return metrics, policy_metrics, td_error
 
+    def update_critics(self, batch, noise):
+        with torch.no_grad():
+            action, log_prob = self.draw(batch.next_obs, noise)
+            value = self.critics.minimum(self.critics.targets, batch.next_obs, action)
+            target = batch.reward + batch.discount * (value - self.alpha * log_prob)
+        unit = (batch.action - self.centre) / self.half
+        return self.critics.learn(batch.obs, unit, target, batch.importance)
+
+    def policy_value(self, obs, action):
+        return self.critics.minimum(self.critics.modules, obs, action)
+
     def update_policy(self, batch, noise):
         alpha = self.alpha
         action, log_prob = self.draw(batch.obs, noise)
-        value = self.critics.minimum(self.critics.modules, batch.obs, action)
+        value = self.policy_value(batch.obs, action)
         loss = mean(alpha * log_prob - value, batch.weight)
         self.policy_optimizer.zero_grad()
         loss.backward()
@@ -245,6 +254,46 @@ class SAC:
             "alpha": alpha,
             "entropy": -log_prob.mean().item(),
         }
+
+
+class TQC(SAC):
+    """Kuznetsov et al. 2020: one target for all atoms of all critics, atom by atom."""
+
+    def update_critics(self, batch, noise):
+        config, critics = self.config, self.critics
+        with torch.no_grad():
+            action, log_prob = self.draw(batch.next_obs, noise)
+            inputs = torch.cat([batch.next_obs, action], 1)
+            pool = torch.cat([target(inputs) for target in critics.targets], 1).sort(1).values
+            pool = pool[:, : pool.shape[1] - config.num_critics * config.num_dropped]
+            future = pool - self.alpha * log_prob[:, None]
+            target = batch.reward[:, None] + batch.discount[:, None] * future
+        inputs = torch.cat([batch.obs, (batch.action - self.centre) / self.half], 1)
+        atoms, loss = [module(inputs) for module in critics.modules], 0
+        for values in atoms:
+            rows = torch.zeros(len(inputs), dtype=torch.float64)
+            for m in range(config.num_quantiles):
+                level = (2 * m + 1) / (2 * config.num_quantiles)
+                error = target - values[:, m : m + 1]
+                huber = nn.functional.huber_loss(
+                    values[:, m : m + 1].expand_as(target), target, reduction="none"
+                )
+                slope = torch.where(error < 0, 1 - level, level)
+                rows = rows + (slope * huber).mean(1) / config.num_quantiles
+            loss = loss + (batch.importance * rows).mean()
+        critics.step(loss)
+        mean_value = torch.stack(atoms).detach().mean((0, 2))
+        td_error = (target.mean(1) - mean_value).abs()
+        metrics = {
+            "critic_loss": loss.item(),
+            "q_value": mean_value.mean().item(),
+            "td_error": td_error.mean().item(),
+        }
+        return metrics, td_error
+
+    def policy_value(self, obs, action):
+        inputs = torch.cat([obs, action], 1)
+        return torch.cat([module(inputs) for module in self.critics.modules], 1).mean(1)
 
 
 class TD3:

@@ -134,6 +134,20 @@ SAC: Presets = {
     },
 }
 
+TQC: Presets = {
+    "Pendulum-v1": {
+        "total_timesteps": 10_000,
+        "learning_starts": 500,
+        "policy_learning_rate": 1e-3,
+        "critic_learning_rate": 1e-3,
+        "buffer_size": 10_000,
+        "num_critics": 2,
+    },
+    # The paper drops no atoms in HalfCheetah and more in Hopper.
+    "HalfCheetah-v5": {"num_dropped": 0},
+    "Hopper-v5": {"num_dropped": 5},
+}
+
 TD3: Presets = {
     "Pendulum-v1": {
         "total_timesteps": 20_000,

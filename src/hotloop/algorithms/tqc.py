@@ -1,12 +1,14 @@
-"""Truncated quantile critics (TQC), an algorithm of your own that builds on SAC.
+"""Truncated quantile critics (TQC).
 
 Kuznetsov et al. 2020, "Controlling Overestimation Bias with Truncated Mixture of Continuous
 Distributional Quantile Critics", arXiv:2005.04269. Each of N critics returns M atoms, the quantiles
 of the return's distribution. The target pools the atoms of all critics and drops the d N largest,
-so it does not overestimate the return. The policy maximizes the mean of all atoms.
+so it does not overestimate the return. The policy maximizes the mean of all atoms. Policy,
+temperature and state are SAC's.
 
-    cd examples
-    hotloop train tqc:algorithm --env-id Pendulum-v1
+    from hotloop.algorithms import tqc
+    result = tqc.train(tqc.preset("Pendulum-v1"))
+    action = result.policy.act(obs)
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from hotloop.algorithms import critic_ensemble, sac
+from hotloop.algorithms import critic_ensemble, presets, sac
 from hotloop.algorithms.sac import Hyper, State
 from hotloop.envs import Spaces
 from hotloop.errors import ConfigError
@@ -32,18 +34,19 @@ from hotloop.training.options import Count, Natural, ScheduledPositive
 
 @dataclass(frozen=True, kw_only=True)
 class Config(sac.Config):
-    """Options of a TQC run: those of SAC, and three more."""
+    """Options of a TQC run."""
 
+    critic_learning_rate: ScheduledPositive = 3e-4
+    """Adam's learning rate for the critics and the temperature. Lower it if Q-values diverge."""
+    policy_frequency: Count = 1
+    """Update the policy every n critic updates, n times in a row."""
     num_critics: Count = 5
     """N, critics. Lower it for speed."""
     num_quantiles: Count = 25
     """M, atoms of each critic. Lower it for speed."""
     num_dropped: Natural = 2
-    """d, dropped atoms for each critic, the largest of all. Raise it if Q-values are too large."""
-    critic_learning_rate: ScheduledPositive = 3e-4
-    """Adam's learning rate for the critics and the temperature. Lower it if Q-values diverge."""
-    policy_frequency: Count = 1
-    """Update the policy every n critic updates, n times in a row."""
+    """d, dropped atoms for each critic, the largest of all. Raise it if Q-values are too large,
+    lower it if they are too small."""
 
     def check(self) -> None:
         """Check that the target has an atom."""
@@ -109,6 +112,11 @@ def update_critics(
     """Make one step of the critics and a soft update of their targets. `state` changes in place.
 
     y_i = r + γ (z_i − α log π(ã'|s')),   z the (M − d) N smallest target atoms at (s', ã')
+
+    Kuznetsov et al. 2020, arXiv:2005.04269.
+
+    Returns:
+        Metrics, and the distance between the means of target and atoms, (B,).
     """
     with torch.no_grad():
         alpha = sac.temperature(state, hyper.alpha, config)
@@ -176,4 +184,6 @@ algorithm = OffPolicy(
         ),
     ),
     exploration=lambda config: Exploration(random_steps=config.random_steps()),
+    presets=presets.TQC,
 )
+train, preset = algorithm.train, algorithm.preset
