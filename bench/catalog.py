@@ -26,7 +26,7 @@ from bench.train import (
     offline,
     options,
     pixels,
-    presets,
+    scores,
     start,
     sweeps,
 )
@@ -99,6 +99,7 @@ BENCHES: dict[str, Bench] = {
                 )
             ),
             Table(APPO, "options", partial(options.options_table, "appo", beside="ppo")),
+            Table("docs/presets.md", "presets", options.presets_table),
             Table("docs/options.md", "requirements", options.requirements_table),
             Table("docs/options.md", "other names", options.other_names_table),
         ),
@@ -192,19 +193,18 @@ BENCHES: dict[str, Bench] = {
             ),
         ),
     ),
-    "presets": Bench(
-        "bench.train.presets",
-        "returns of all presets over five seeds",
-        "2 hours",
+    "scores": Bench(
+        "bench.train.scores",
+        "scores of all presets over ten seeds, beside published ones",
+        "10 hours",
         runs=("",),
         tables=(
-            Table("docs/presets.md", "presets table", presets.presets_table),
-            Table("docs/presets.md", "presets", presets.options_table),
-            Table(PPO, "presets-ppo", partial(presets.presets_table, "ppo")),
-            Table(SAC, "presets-sac", partial(presets.presets_table, "sac")),
-            Table(TQC, "presets-tqc", partial(presets.presets_table, "tqc")),
-            Table(TD3, "presets-td3", partial(presets.presets_table, "td3")),
-            Table(DQN, "presets-dqn", partial(presets.presets_table, "dqn")),
+            Table("docs/scores.md", "scores table", scores.scores_table),
+            Table(PPO, "scores-ppo", partial(scores.scores_table, "ppo")),
+            Table(SAC, "scores-sac", partial(scores.scores_table, "sac")),
+            Table(TQC, "scores-tqc", partial(scores.scores_table, "tqc")),
+            Table(TD3, "scores-td3", partial(scores.scores_table, "td3")),
+            Table(DQN, "scores-dqn", partial(scores.scores_table, "dqn")),
         ),
     ),
     "offline": Bench(

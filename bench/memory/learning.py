@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from bench import storage
 from bench.markdown import table
-from bench.train.presets import train_and_evaluate
+from bench.train.scores import train_and_evaluate
 
 ENVIRONMENTS = "bench.memory.environments"
 _DISCOUNTS = "--gamma 0.98 --gae-lambda 0.9 --normalize-reward"

@@ -47,6 +47,21 @@ def options_table(algorithm: str, beside: str | None = None) -> str:
     return table(*rows)
 
 
+def presets_table() -> str:
+    """Return a table with one row per preset and its values."""
+    from hotloop.algorithms import ALGORITHMS, find
+
+    rows = [["", "preset"]]
+    for name in ALGORITHMS:
+        for env_id, options in find(name).presets.items():
+            values = {**options}
+            if "torch_threads" in values:  # depends on the machine
+                values["torch_threads"] = "cores, 4 at most"
+            text = ", ".join(f"`{option}` {value}" for option, value in values.items())
+            rows.append([f"{name}, {env_id}", text])
+    return table(*rows)
+
+
 def requirements_table() -> str:
     """Return a table with one row per requirement, and the options that have no effect without."""
     from hotloop.algorithms import ALGORITHMS, find

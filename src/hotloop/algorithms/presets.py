@@ -1,9 +1,10 @@
 """Presets: options for environments that an algorithm's defaults do not solve well.
 
 A preset replaces the defaults of an environment id, or of ids with a prefix up to a slash or a
-colon. `python -m bench presets` trains each preset with five seeds, and docs/presets.md has the
-results. Comments give the sources. Presets from rl-baselines3-zoo ("zoo") are its tuned ones,
-without state-dependent exploration, which hotloop lacks. Those without a source were tuned here.
+colon. `python -m bench scores` trains each preset with ten seeds, and docs/scores.md has the
+results. Tune on other seeds, from 1001 on. Comments give the sources. Presets from
+rl-baselines3-zoo ("zoo") are its tuned ones, without state-dependent exploration, which hotloop
+lacks. Those without a source were tuned here.
 """
 
 from __future__ import annotations
