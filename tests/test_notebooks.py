@@ -64,6 +64,62 @@ def test_a_notebook_runs(name, tmp_path, monkeypatch):
     assert "Traceback" not in shown
 
 
+ENVIRONMENT = """
+import gymnasium, numpy as np
+
+class Guess(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.x = self.np_random.choice([-1.0, 1.0], 1).astype(np.float32)
+        return self.x, {}
+
+    def step(self, action):
+        return self.x, float(action == (self.x[0] > 0)), True, False, {}
+"""
+CELLS = [
+    ENVIRONMENT,
+    """
+import hotloop
+
+def train(env, **options):
+    return hotloop.train("ppo", env, total_timesteps=64, num_envs=2, num_steps=16,
+                         num_minibatches=1, execution="eager", progress=False, **options)
+
+one = train(Guess)
+print("in a cell", one.status, hotloop.evaluate(one.run_dir, episodes=3).returns)
+""",
+    """
+try:
+    train(Guess, workers=2)
+except hotloop.errors.ConfigError as error:
+    print(error)
+""",
+    f"%%writefile guess.py\n{ENVIRONMENT}",
+    """
+import guess
+
+two = train(guess.Guess, workers=2)
+print("in a file", two.status, hotloop.evaluate(two.run_dir, episodes=3).returns)
+""",
+]
+
+
+@pytest.mark.outside
+def test_workers_need_an_environment_of_a_file(tmp_path):
+    """The kernel trains on a class of a cell, and the error for workers names the way out."""
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(x) for x in CELLS])
+    resources = {"metadata": {"path": str(tmp_path)}}
+    NotebookClient(notebook, timeout=200, kernel_name="python3", resources=resources).execute()
+    texts = ["".join(x.get("text", "") for x in cell.outputs) for cell in notebook.cells]
+    assert texts[1].startswith("in a cell finished [")
+    assert "Guess is defined in the main script or notebook, which workers don't" in texts[2]
+    assert "such as my_envs.py, and pass" in texts[2]
+    assert texts[4].startswith("in a file finished [")
+
+
 class Cell:
     """The output of a cell: IPython's `display` and its handle."""
 

@@ -159,6 +159,12 @@ def test_cloning_imitates_the_data_without_steps(monkeypatch, tmp_path):
     assert len(steps) == 4  # of the evaluations
 
 
+def test_batches_may_be_larger_than_the_number_of_updates():
+    """No steps are collected, so the first update has a whole batch."""
+    config = td3_bc.Config(replay_from=PENDULUM, total_timesteps=3, batch_size=256)
+    assert config.batch_size == 256
+
+
 def test_fine_tuning_keeps_the_scale_of_observations(pendulum, tmp_path):
     """The networks of the first run expect it. Evaluations log numbers of the environment."""
     episodes = random_episodes((3,), (1,), bound=2.0)

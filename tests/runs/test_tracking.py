@@ -6,6 +6,7 @@ import re
 import struct
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -333,8 +334,6 @@ class FakeOnlineRun:
 
 
 def test_wandb_online_continues_after_the_iterations_of_the_server(tmp_path, monkeypatch):
-    import types
-
     server = FakeOnlineRun()
     fake = types.ModuleType("wandb")
     fake.init, fake.setup = lambda **options: server, lambda: None
@@ -453,6 +452,98 @@ def test_mlflow_without_its_server_stops_before_anything_starts(tmp_path, monkey
         open_trackers(["mlflow"], create(tmp_path / "run"), resumed=False)
 
 
+# --- Trackio --------------------------------------------------------------------------------------
+
+
+class TrackioStore:
+    """A stand-in for Trackio, whose requirements are too many for these tests.
+
+    Attributes:
+        points: (step, metrics) by project and run.
+        options: the arguments of each `init`.
+    """
+
+    def __init__(self):
+        self.points, self.options = {}, []
+
+    def init(self, project, name, resume, **options):
+        print("* Created new run")  # the library prints on standard output
+        self.options.append(options)
+        assert resume == "allow"
+        points = self.points.setdefault((project, name), [])
+        last = max((step for step, _ in points), default=-1)
+        return TrackioRun(points, last + 1)
+
+
+class TrackioRun:
+    def __init__(self, points, next_step):
+        self._points, self._next_step = points, next_step
+
+    def log(self, metrics, step):
+        self._points.append((step, metrics))
+
+    def finish(self):
+        print("* Run finished")
+
+
+@pytest.fixture
+def trackio_store(monkeypatch):
+    store = TrackioStore()
+    fake = types.ModuleType("trackio")
+    fake.init = store.init
+    monkeypatch.setitem(sys.modules, "trackio", fake)
+    monkeypatch.delenv("TRACKIO_PROJECT", raising=False)
+    return store
+
+
+def test_trackio_continues_the_same_curves(tmp_path, trackio_store, capsys):
+    """Each iteration appears once, also after a kill and in a store that lacks the run."""
+    run = create(tmp_path / "run")
+    killed = open_trackers(["trackio"], run, resumed=False)
+    for k in (1, 2, 3, 4):
+        run.log(line(k))
+        if k < 4:  # the fourth is lost with the process
+            killed.log(100 * k, line(k))
+    run = RunDirectory.open(run.path)
+    run.resume(dataclasses.asdict(TrackedConfig()), timesteps=200, iteration=2)
+    resumed = open_trackers(["trackio"], run, resumed=True)
+    for k in (3, 4, 5):
+        run.log(line(k))
+        resumed.log(100 * k, line(k))
+    resumed.close("finished")
+    ((project, name),) = trackio_store.points
+    assert (project, name[:-6]) == ("hotloop", "run-")
+    (points,) = trackio_store.points.values()
+    losses = [(step, metrics["losses/policy_loss"]) for step, metrics in points]
+    assert losses == [(100 * k, 0.25 * k) for k in (1, 2, 3, 4, 5)]
+    assert trackio_store.options[0]["config"]["hidden_sizes"] == [64, 64]
+    # A store without this run gets all metrics.
+    trackio_store.points.clear()
+    run = RunDirectory.open(run.path)
+    run.resume(dataclasses.asdict(TrackedConfig()), timesteps=500, iteration=5)
+    open_trackers(["trackio"], run, resumed=True).close("failed")
+    assert [step for step, _ in trackio_store.points[project, name]] == [100, 200, 300, 400, 500]
+    assert capsys.readouterr() == ("", "")
+
+
+def test_runs_of_one_name_are_separate_in_trackio(tmp_path, trackio_store, monkeypatch):
+    monkeypatch.setenv("TRACKIO_PROJECT", "mine")
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        run = create(tmp_path / folder / "run")
+        open_trackers(["trackio"], run, resumed=False).close("finished")
+    assert [project for project, _ in trackio_store.points] == ["mine", "mine"]
+
+
+def test_trackio_without_its_server_stops_before_anything_starts(tmp_path, trackio_store):
+    def refuse(**options):
+        raise ValueError("a write token is required\nsee the manual")
+
+    sys.modules["trackio"].init = refuse
+    with pytest.raises(ConfigError, match=r"started \(a write token is required\): check TRACKIO"):
+        open_trackers(["trackio"], create(tmp_path / "run"), resumed=False)
+
+
 # --- your own -------------------------------------------------------------------------------------
 
 
@@ -479,7 +570,7 @@ def test_a_package_adds_a_tracker_by_an_entry_point(tmp_path, monkeypatch):
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
     entry = f"[hotloop.trackers]\nprinted = {__name__}:PrintedMetrics\n"
     (folder / "entry_points.txt").write_text(entry)
-    with pytest.raises(ConfigError, match="'mlflow', got"):
+    with pytest.raises(ConfigError, match="'trackio', got"):
         ppo.Config(track=("printed",))
     monkeypatch.syspath_prepend(str(tmp_path))
     assert ppo.Config(track=("printed",)).track == ("printed",)
@@ -495,7 +586,10 @@ def test_a_package_adds_a_tracker_by_an_entry_point(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("name", "module"),
-    [("tensorboard", "torch.utils.tensorboard"), ("wandb", "wandb"), ("mlflow", "mlflow")],
+    [
+        ("tensorboard", "torch.utils.tensorboard"),
+        *(("wandb", "wandb"), ("mlflow", "mlflow"), ("trackio", "trackio")),
+    ],
 )
 def test_a_missing_library_names_its_extra(tmp_path, monkeypatch, name, module):
     monkeypatch.setitem(sys.modules, module, None)
@@ -504,8 +598,6 @@ def test_a_missing_library_names_its_extra(tmp_path, monkeypatch, name, module):
 
 
 def test_a_folder_called_wandb_is_not_the_library(tmp_path, monkeypatch):
-    import types
-
     monkeypatch.setitem(sys.modules, "wandb", types.ModuleType("wandb"))
     with pytest.raises(MissingExtraError, match=re.escape(install_command("wandb"))):
         open_trackers(["wandb"], create(tmp_path / "run"), resumed=False)

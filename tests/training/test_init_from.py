@@ -2,6 +2,7 @@
 
 import json
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -87,6 +88,17 @@ def test_a_copy_that_fails_is_removed(source, tmp_path, monkeypatch):
     with pytest.raises(OSError, match="full"):
         train(tmp_path / "copy", resume_from=source, seed=5, total_timesteps=48)
     assert not (tmp_path / "copy").exists()
+
+
+def test_a_copy_whose_environment_does_not_fit_is_removed(source, tmp_path, monkeypatch):
+    """The run itself stays, and continues when its environment is back."""
+    space = gymnasium.spaces.Box(-1, 1, (7,), np.float32)
+    with monkeypatch.context() as patch:
+        patch.setattr(toy_envs.ChooseTheSign, "observation_space", space)
+        with pytest.raises(CheckpointError, match="the checkpoint's obs_spec is"):
+            train(tmp_path / "copy", resume_from=source, seed=5, total_timesteps=48)
+    assert not (tmp_path / "copy").exists()
+    train(tmp_path / "copy", resume_from=source, seed=5, total_timesteps=48)
 
 
 def test_a_copy_names_its_new_number_of_steps(source, tmp_path):

@@ -12,6 +12,7 @@ from hotloop import timing
 from hotloop.algorithms import dqn, ppo, sac, td3, tqc
 from hotloop.errors import ConfigError, EnvironmentFailure, NonFiniteError
 from hotloop.runs import RunDirectory
+from hotloop.training import Callback
 from hotloop.training.lanes import hyper_names, train_lanes
 
 SHORT = {"torch_threads": 1, "execution": "eager"}
@@ -96,6 +97,22 @@ def test_each_lane_has_its_own_directory(tmp_path):
         assert recording.tree().find("update").find("minibatch").count == 2 * 40
         run.lock()  # the lane has released it
         run.close()
+
+
+def test_each_lane_has_its_own_callbacks(tmp_path):
+    class StopSecond(Callback):
+        def __init__(self, lane):
+            self.lane, self.steps = lane, []
+
+        def on_update(self, report):
+            self.steps.append(report.timesteps)
+            return "enough" if self.lane == 1 else None
+
+    made = [StopSecond(0), StopSecond(1)]
+    runs = configs(ppo, ON_POLICY, tmp_path)
+    first, second = train_lanes(ppo.algorithm, runs, callbacks=lambda lane: [made[lane]])
+    assert [callback.steps for callback in made] == [[128, 256], [128]]
+    assert (first.status, second.status, second.stop_reason) == ("finished", "stopped", "enough")
 
 
 def test_stopped_lane_resumes_as_a_single_run(tmp_path):

@@ -198,10 +198,10 @@ def test_configurations_are_values():
         ({"activation": "gelu"}, "`activation` must be 'tanh' or 'relu', got 'gelu'"),
         ({"hidden_sizes": (64, 0)}, "`hidden_sizes` must be positive integers, got (64, 0)"),
         ({"hidden_sizes": 64}, "`hidden_sizes` must be positive integers, got 64"),
-        ({"track": ("neptune",)}, "'tensorboard', 'wandb', 'mlflow', got ('neptune'"),
+        ({"track": ("neptune",)}, "'tensorboard', 'wandb', 'mlflow', 'trackio', got ('neptune'"),
         (
             {"track": "wandb"},
-            "`track` must name trackers: 'tensorboard', 'wandb', 'mlflow', got 'wandb'",
+            "`track` must name trackers: 'tensorboard', 'wandb', 'mlflow', 'trackio', got 'wandb'",
         ),
         ({"run_dir": ""}, "`run_dir` must be the path of a new directory, got ''"),
         ({"device": "gpu"}, "`device` must be 'auto', 'cpu', 'cuda' or one of 'cuda:0', "),

@@ -39,6 +39,9 @@ _MUJOCO = {
     "normalize_reward": True,
 }
 
+# Each agent of a game is an environment. Teams of 1, 2, 3, 4, 6, 8 and 12 agents fit.
+_GAMES = {"pettingzoo:": {"num_envs": 24}}
+
 # PPO's defaults suit CartPole-v1.
 PPO: Presets = {
     "Acrobot-v1": {  # zoo, with half its steps
@@ -124,6 +127,7 @@ PPO: Presets = {
         "hidden_sizes": (),
         "torch_threads": available_threads(),
     },
+    **_GAMES,
 }
 
 SAC: Presets = {
@@ -133,6 +137,7 @@ SAC: Presets = {
         "policy_learning_rate": 1e-3,
         "buffer_size": 20_000,
     },
+    **_GAMES,
 }
 
 TQC: Presets = {
@@ -156,6 +161,7 @@ TD3: Presets = {
         "learning_rate": 1e-3,
         "buffer_size": 20_000,
     },
+    **_GAMES,
 }
 
 DQN: Presets = {
@@ -209,4 +215,5 @@ DQN: Presets = {
         "hidden_sizes": (),
         "torch_threads": available_threads(),
     },
+    **_GAMES,
 }

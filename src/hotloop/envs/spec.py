@@ -153,8 +153,8 @@ def _importable(env: str | EnvFactory) -> str:
     )
     if module == "__main__" and getattr(sys.modules["__main__"], "__spec__", None) is None:
         raise ConfigError(
-            f"the factory {attribute} is defined in the main script, which workers don't "
-            f"import: {advice}"
+            f"the factory {attribute} is defined in the main script or notebook, which "
+            f"workers don't import: {advice}"
         )
     name = importable_name(env)
     if "<" in attribute or "." in attribute:

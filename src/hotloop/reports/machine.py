@@ -32,6 +32,7 @@ EXTRAS = {
     "wandb": ("wandb",),
     "tensorboard": ("tensorboard",),
     "mlflow": ("mlflow", "sqlalchemy", "alembic"),
+    "trackio": ("trackio",),
     "hub": ("huggingface_hub",),
     "minari": ("minari", "h5py"),
     "pettingzoo": ("pettingzoo",),

@@ -182,7 +182,7 @@ class Checkpoints:
                 message names an intact one.
             MissingExtraError: safetensors is not installed.
         """
-        return self._load(name, (_POLICY, _LEARNER))
+        return self._load(name, (_POLICY, _LEARNER))[0]
 
     def load_policy(
         self,
@@ -200,7 +200,7 @@ class Checkpoints:
         Raises:
             CheckpointError: see `load`, or a custom network cannot be created.
         """
-        checkpoint = self._load(name, (_POLICY,))
+        checkpoint, *_ = self._load(name, (_POLICY,))
         for part, key in (("network", "body"), ("head", "head")):
             value = checkpoint.network.get(key)
             class_name = str(value.get("name") if isinstance(value, dict) else value)
@@ -220,9 +220,8 @@ class Checkpoints:
         Raises:
             CheckpointError: see `load`.
         """
-        checkpoint = self._load(name, (_POLICY,))
+        checkpoint, header, contents = self._load(name, (_POLICY,))
         assert checkpoint.path is not None
-        header, _, contents = _read_verified(checkpoint.path, (_POLICY,))
         state = {**vars(header), "files": {_POLICY: header.files[_POLICY]}}
         folder = f"{self.path.name}/{checkpoint.path.name}"
         return {f"{folder}/{_POLICY}": contents[_POLICY], f"{folder}/state.json": _sealed(state)}
@@ -303,7 +302,8 @@ class Checkpoints:
         """Return the directories of all checkpoints by step."""
         return sorted(path for path in self.path.glob("step-*") if _STEP.fullmatch(path.name))
 
-    def _load(self, name: str, files: Sequence[str]) -> Checkpoint:
+    def _load(self, name: str, files: Sequence[str]) -> tuple[Checkpoint, _State, dict[str, bytes]]:
+        """Return a checkpoint, and its header and contents by file."""
         load = _safetensors().numpy.load
         target = self._find(name)
         if not (_STEP.fullmatch(target.name) and target.exists()):
@@ -320,13 +320,14 @@ class Checkpoints:
             raise self._damaged_error(name, error) from error
         header_keys = vars(header).keys() - {"timesteps"} | {"digest"}
         state = {name: value for name, value in state.items() if name not in header_keys}
-        return Checkpoint(
+        checkpoint = Checkpoint(
             network=header.network,
             snapshot=PolicySnapshot(header.policy_version, params, scale),
             arrays=lambda: _StoredArrays(target, remaining[0] if remaining else {}),
             state=state,
             path=target,
         )
+        return checkpoint, header, contents
 
     def _missing_error(self, name: str) -> CheckpointError:
         present = ", ".join(self.names())

@@ -1,4 +1,4 @@
-"""Live tracking of metrics with TensorBoard, W&B, MLflow or your own, imported only on request.
+"""Live tracking of metrics with installed trackers or your own, imported only on request.
 
 The trackers get the content of `metrics.jsonl`, as scalars over `timesteps`:
 
@@ -14,13 +14,15 @@ message goes to standard error and the run continues without it. `metrics.jsonl`
 from __future__ import annotations
 
 import contextlib
+import contextvars
+import io
 import json
 import math
 import os
 import secrets
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
@@ -119,7 +121,7 @@ def open_trackers(names: Sequence[str], run: RunDirectory, resumed: bool) -> Tra
 
     Raises:
         MissingExtraError: the library is not installed.
-        ConfigError: W&B or MLflow cannot be started, because there is no login or no connection.
+        ConfigError: a tracker cannot be started, because there is no login or no connection.
         RunDirectoryError: TensorBoard's files cannot be written.
     """
     opened: list[Tracker] = []
@@ -253,10 +255,9 @@ class _WandB:
                 settings=wandb.Settings(**settings),
             )
         except Exception as error:
-            reason = str(error).strip().split("\n")[0]
             raise ConfigError(
-                f"W&B can't be started ({reason}): run `wandb login`, check the network, or set "
-                "WANDB_MODE=offline to store its files in the run directory"
+                f"W&B can't be started ({_reason(error)}): run `wandb login`, check the network, "
+                "or set WANDB_MODE=offline to store its files in the run directory"
             ) from error
         identity = {"id": self._run.id, "project": self._run.project, "entity": self._run.entity}
         _write_identity(run, "wandb.json", identity)
@@ -317,10 +318,9 @@ class _MLflow:
                 points = self._client.get_metric_history(self._run_id, _RATE)
                 self._logged_until = max((point.step for point in points), default=0)
         except Exception as error:
-            reason = str(error).strip().split("\n")[0]
             raise ConfigError(
-                f"MLflow can't be started ({reason}): set MLFLOW_TRACKING_URI to a server, or to a "
-                "database such as sqlite:///mlflow.db"
+                f"MLflow can't be started ({_reason(error)}): set MLFLOW_TRACKING_URI to a server, "
+                "or to a database such as sqlite:///mlflow.db"
             ) from error
         _write_identity(run, "mlflow.json", {"run_id": self._run_id})
 
@@ -364,11 +364,54 @@ class _MLflow:
         self._client.set_terminated(self._run_id, "FAILED" if status == "failed" else "FINISHED")
 
 
+class _Trackio:
+    """Metrics over timesteps, in Trackio's local store, or its Space or server."""
+
+    title = "Trackio"
+
+    def __init__(self, run: RunDirectory, resumed: bool) -> None:
+        with requires_extra("tracking with Trackio needs trackio", "trackio"):
+            from trackio import init  # pyright: ignore[reportMissingImports]
+        stored = _read_identity(run, "trackio.json") if resumed else {}
+        # Trackio continues the latest run of a name, so that a name must be unique.
+        name = stored.get("name") or f"{run.path.resolve().name}-{secrets.token_hex(3)}"
+        options: dict[str, Any] = {
+            "project": stored.get("project") or os.environ.get("TRACKIO_PROJECT") or "hotloop",
+            "name": name,
+            "config": _hyperparameters(run),
+            "resume": "allow",
+            "embed": False,
+            "auto_log_cpu": False,
+            "auto_log_gpu": False,
+        }
+        try:
+            with _discarded_output(), blocked_signals():  # `init` starts a thread
+                # In an empty context, `init` keeps a run that the user has open.
+                self._run = contextvars.Context().run(init, **options)
+        except Exception as error:
+            raise ConfigError(
+                f"Trackio can't be started ({_reason(error)}): check TRACKIO_DIR, or the server or "
+                "Space of TRACKIO_SERVER_URL and TRACKIO_SPACE_ID"
+            ) from error
+        _write_identity(run, "trackio.json", {"project": options["project"], "name": name})
+        # Points after the checkpoint can't be deleted. Skip them, as the resumed run logs the same.
+        self._logged_until = self._run._next_step - 1
+
+    def log(self, iteration: int, timesteps: int, scalars: dict[str, float]) -> None:
+        if timesteps > self._logged_until:
+            self._run.log(scalars, step=timesteps)
+
+    def close(self, status: Status) -> None:
+        with _discarded_output():
+            self._run.finish()
+
+
 _ENTRY_POINTS: Final = "hotloop.trackers"
 _TRACKERS: Final[Mapping[str, Callable[[RunDirectory, bool], Tracker]]] = {
     "tensorboard": _TensorBoard,
     "wandb": _WandB,
     "mlflow": _MLflow,
+    "trackio": _Trackio,
 }
 
 
@@ -410,8 +453,19 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
+def _reason(error: Exception) -> str:
+    """Return the first line of an error's message."""
+    return str(error).strip().split("\n")[0]
+
+
+@contextlib.contextmanager
+def _discarded_output() -> Iterator[None]:
+    """Discard what a library prints, which would be between the lines of the training."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        yield
+
+
 def _report_failure(tracker: Tracker, error: Exception, consequence: str) -> None:
-    reason = str(error).strip().split("\n")[0]
     with contextlib.suppress(OSError, ValueError):  # standard error may be closed
-        message = f"{tracker.title} failed ({type(error).__name__}: {reason})"
+        message = f"{tracker.title} failed ({type(error).__name__}: {_reason(error)})"
         print(f"hotloop: {message}: {consequence}", file=sys.stderr, flush=True)

@@ -20,6 +20,7 @@ from hotloop.learner.lanes import Lanes
 from hotloop.runs import Report, RunResult
 from hotloop.timing import span
 from hotloop.training.algorithm import Algorithm
+from hotloop.training.callbacks import Callback
 from hotloop.training.options import AnyConfig, changeable_options
 from hotloop.training.process import TrainingProcess
 from hotloop.training.run import run_training
@@ -36,6 +37,7 @@ def train_lanes(
     configs: Sequence[AnyConfig],
     *,
     env: str | Callable[..., Any] | None = None,
+    callbacks: Callable[[int], Sequence[Callback]] = lambda _: (),
     on_report: OnLaneReport | None = None,
     on_end: Callable[[int, RunResult | None], None] | None = None,
 ) -> list[RunResult | Exception]:
@@ -46,6 +48,7 @@ def train_lanes(
         configs: one configuration for each lane. They may differ in their seeds, in the numbers of
             the algorithm's `Hyper` and in options that do not change the learned weights.
         env: see `Algorithm.train`.
+        callbacks: `callbacks(k)` returns the callbacks of lane k, see `hotloop.training.Callback`.
         on_report, on_end: see `Algorithm.train`; the lane's number is the first argument.
 
     Returns:
@@ -69,6 +72,7 @@ def train_lanes(
                 None if on_report is None else _with_lane(on_report, k),
                 None if on_end is None else _with_lane(on_end, k),
                 None,
+                callbacks=callbacks(k),
                 envs_to_close=envs_to_close,
                 process=process,
             )

@@ -62,6 +62,7 @@ class OpenedRun(Generic[AnyConfig]):
         checkpoint: the checkpoint to resume from, None if the run is new, or if it was killed
             before it saved one.
         old_total: the run's `total_timesteps` before it was reopened, None if it is new.
+        is_copy: whether the directory is a new copy of another run's.
     """
 
     directory: RunDirectory
@@ -69,6 +70,7 @@ class OpenedRun(Generic[AnyConfig]):
     is_resumed: bool = False
     checkpoint: ResumedRun | None = None
     old_total: int | None = None
+    is_copy: bool = False
 
     @property
     def best(self) -> BestEvaluation | None:
@@ -112,9 +114,10 @@ def reopen(config: AnyConfig, path: Path, *, algorithm: str, env: str) -> Opened
         )
     run.checkpoints.check_version(name)
     config = check_changes(config, run)
-    if config.run_dir not in (None, stored["config"].get("run_dir")) and not _is_same(
+    is_copy = config.run_dir not in (None, stored["config"].get("run_dir")) and not _is_same(
         Path(config.run_dir), folder
-    ):
+    )
+    if is_copy:
         if not run.checkpoints.has_any():
             raise CheckpointError(f"{folder} has no checkpoint to copy: start a new run")
         _load_unfinished(run, name, config)  # before the copy, which a refusal would leave behind
@@ -132,7 +135,9 @@ def reopen(config: AnyConfig, path: Path, *, algorithm: str, env: str) -> Opened
         run.close()
         raise
     old_total = stored["config"]["total_timesteps"]
-    return OpenedRun(run, config, is_resumed=True, checkpoint=resumed, old_total=old_total)
+    return OpenedRun(
+        run, config, is_resumed=True, checkpoint=resumed, old_total=old_total, is_copy=is_copy
+    )
 
 
 def _load_unfinished(run: RunDirectory, name: str, config: RunOptions) -> ResumedRun:

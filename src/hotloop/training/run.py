@@ -50,6 +50,7 @@ def run_training(
         process: the process of several runs, None for a single run.
     """
     run: OpenedRun[AnyConfig] | None = None
+    is_assembled = False
     exits = contextlib.ExitStack()
     rules = stopping_rules(config, has_evaluations=config.eval_interval is not None)
     callback_list = CallbackList(callbacks, rules=rules)
@@ -62,6 +63,7 @@ def run_training(
         stages, observers = _assemble(
             algorithm, environment, run, on_report, callback_list, process, exits, envs_to_close
         )
+        is_assembled = True
         if process.num_runs > 1:  # the loops of several runs overlap in time
             stages.interrupts = immediate_interrupt
         with observers.closing():
@@ -74,7 +76,7 @@ def run_training(
         with contextlib.suppress(Exception):
             callback_list.end(None)
         if run is not None:
-            _close_failed(run, error)
+            _close_failed(run, error, is_assembled=is_assembled)
         if on_end is not None:
             with contextlib.suppress(Exception):
                 on_end(None)
@@ -177,12 +179,13 @@ def _write_status(
         run.write_json(STATUS_FILE, content)
 
 
-def _close_failed(run: OpenedRun, error: BaseException) -> None:
-    """Close the directory of a failed run, and remove it if no iteration was completed."""
+def _close_failed(run: OpenedRun, error: BaseException, *, is_assembled: bool) -> None:
+    """Close the directory of a failed run, and remove a new one without a complete iteration."""
     is_interrupted = isinstance(error, KeyboardInterrupt)
     reason = str(error) or ("SIGINT" if is_interrupted else type(error).__name__)
     _write_status(run.directory, "stopped" if is_interrupted else "failed", reason)
     run.directory.close()
     is_empty = not run.directory.has_metrics and not isinstance(error, NonFiniteError)
-    if not run.is_resumed and is_empty:
+    is_unused_copy = run.is_copy and not is_assembled
+    if is_unused_copy or (not run.is_resumed and is_empty):
         run.directory.remove()

@@ -130,9 +130,8 @@ def test_a_factory_of_the_main_script_is_refused():
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200)
     assert run.returncode == 1
-    assert "the factory make is defined in the main script, which workers don't import: put" in (
-        run.stderr
-    )
+    message = "the factory make is defined in the main script or notebook, which workers don't"
+    assert message in run.stderr
 
 
 def test_an_environment_that_cannot_be_made_keeps_its_traceback_as_the_cause():

@@ -133,7 +133,7 @@ Seed = Annotated[
 Sizes = Annotated[tuple[int, ...], Constraint("be positive integers", _are_counts), _SMALL, DATA]
 Trackers = Annotated[
     tuple[str, ...],
-    Constraint("name trackers: 'tensorboard', 'wandb', 'mlflow'", _are_trackers),
+    Constraint("name trackers: 'tensorboard', 'wandb', 'mlflow', 'trackio'", _are_trackers),
     Hint("a package adds others, see docs/tracking.md"),
     DATA,
 ]

@@ -69,7 +69,7 @@ class SaveOptions(Options):
     keep_checkpoints: Annotated[Natural, MAY_CHANGE] = 3
     """Number of checkpoints to keep besides the last and the best."""
     track: Annotated[Trackers, MAY_CHANGE] = ()
-    """Trackers that receive the metrics too: tensorboard, wandb, mlflow."""
+    """Trackers that receive the metrics too: tensorboard, wandb, mlflow, trackio."""
     log_info: Annotated[InfoNames, MAY_CHANGE] = ()
     """Keys of the environment's `info` to log, at the last step of each episode: is_success,…;
     numbers in info["episode"] are always logged."""
@@ -316,7 +316,7 @@ class ReplayOptions(RunOptions):
             ("learning_starts", self.total_timesteps - 1),
             ("batch_size", self.total_timesteps),
         ):
-            if getattr(self, name) > most:
+            if min(getattr(self, name), self.first_update_at) > most:
                 relation = "less" if most < self.total_timesteps else "no more"
                 raise ConfigError(
                     f"`{name}` must be {relation} than `total_timesteps`, or nothing is learned, "
