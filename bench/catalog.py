@@ -21,6 +21,7 @@ from bench.runs import report
 from bench.third_party import tables as third_party
 from bench.train import (
     asynchronous,
+    games,
     lanes,
     neighbours,
     offline,
@@ -216,6 +217,12 @@ BENCHES: dict[str, Bench] = {
             Table("docs/offline.md", "offline table", offline.offline_table),
             Table(TD3_BC, "offline table", offline.offline_table),
         ),
+    ),
+    "games": Bench(
+        "bench.train.games",
+        "PPO with one policy for the agents of MPE's simple_spread; needs mpe2",
+        "10 min",
+        tables=(Table("docs/pettingzoo.md", "games table", games.games_table),),
     ),
     "pixels": Bench(
         "bench.train.pixels",
