@@ -114,17 +114,14 @@ def reopen(config: AnyConfig, path: Path, *, algorithm: str, env: str) -> Opened
         )
     run.checkpoints.check_version(name)
     config = check_changes(config, run)
-    is_copy = config.run_dir not in (None, stored["config"].get("run_dir")) and not _is_same(
-        Path(config.run_dir), folder
-    )
+    target = Path(config.run_dir or folder)
+    is_copy = config.run_dir != stored["config"].get("run_dir") and not _is_same(target, folder)
     if is_copy:
         if not run.checkpoints.has_any():
             raise CheckpointError(f"{folder} has no checkpoint to copy: start a new run")
         _load_unfinished(run, name, config)  # before the copy, which a refusal would leave behind
         name = (folder / "checkpoints" / name).resolve().name
-        run = _copied(
-            folder, create_directory(Path(config.run_dir), may_rename=False), config, name
-        )
+        run = _copied(folder, create_directory(target, may_rename=False), config, name)
     # Load the checkpoint.
     run.lock()
     try:
