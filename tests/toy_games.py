@@ -112,6 +112,51 @@ class Matching(ParallelEnv):
         )
 
 
+class Teams(ParallelEnv):
+    """Two red agents and a blue one have different spaces, and red_1 leaves after two steps.
+
+    Each agent is rewarded for an action of 1. `num_steps` counts the steps of all games.
+    """
+
+    metadata = {"name": "teams"}  # noqa: RUF012  PettingZoo's attribute
+    num_steps = 0
+
+    def __init__(self, length: int = 6) -> None:
+        self.possible_agents = ["red_0", "red_1", "blue_0"]
+        self.length = length
+
+    def observation_space(self, agent: str) -> spaces.Space:
+        return spaces.Box(-100.0, 100.0, (3 if agent.startswith("red") else 2,), np.float32)
+
+    def action_space(self, agent: str) -> spaces.Space:
+        return spaces.Discrete(3 if agent.startswith("red") else 2)
+
+    def observe(self, agent: str) -> np.ndarray:
+        number = self.possible_agents.index(agent)
+        obs = np.array([number, self.steps, self.start], np.float32)
+        return obs if agent.startswith("red") else obs[1:]
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple:
+        self.start, self.steps = np.random.default_rng(seed).integers(0, 9), 0
+        self.agents = list(self.possible_agents)
+        return {agent: self.observe(agent) for agent in self.agents}, {}
+
+    def step(self, actions: dict[str, int]) -> tuple:
+        assert set(actions) == set(self.agents)
+        self.steps += 1
+        Teams.num_steps += 1
+        agents, is_last = self.agents, self.steps == self.length
+        ends = {agent: agent == "red_1" and self.steps == 2 for agent in agents}
+        self.agents = [] if is_last else [agent for agent in agents if not ends[agent]]
+        return (
+            {agent: self.observe(agent) for agent in agents},
+            {agent: float(action == 1) for agent, action in actions.items()},
+            ends,
+            dict.fromkeys(agents, is_last),
+            {agent: {} for agent in agents},
+        )
+
+
 def parallel_env(**kwargs: Any) -> Matching:
     """The function of a module that `pettingzoo:module` names."""
     return Matching(**kwargs)

@@ -28,8 +28,9 @@ from hotloop.envs.checks import describe_value
 from hotloop.envs.closing import close_all
 from hotloop.envs.device.factory import is_on_device, make_host_vec
 from hotloop.envs.double_buffer import DoubleBufferedEnvs
+from hotloop.envs.games import find_game, is_game, make_games
 from hotloop.envs.global_generators import seed_global_generators, seed_torch_generator
-from hotloop.envs.pettingzoo_envs import PettingZooEnvs, as_parallel, find_game, is_game
+from hotloop.envs.pettingzoo_envs import PettingZooEnvs
 from hotloop.envs.protocol import VectorEnv
 from hotloop.envs.serial import SerialVectorEnv
 from hotloop.envs.spec import EnvSpec
@@ -88,11 +89,11 @@ def make_env(env: EnvSpec | str | EnvFactory) -> gymnasium.Env[Any, Any]:
             f"{spec.name} steps many environments at once on a device, and has no "
             "single one to step or film: use `make_vec`"
         )
-    env_id, factory = _resolve(spec)
+    env_id, factory = resolve(spec)
     if atari.is_preprocessed(spec):
         game = import_gymnasium().spec(env_id)
         factory = functools.partial(_call_with_mapping, atari.make_game, game)
-    instance = _construct(env_id, factory, spec.env_kwargs)
+    instance = construct(env_id, factory, spec.env_kwargs)
     if _is_vector(instance) or is_game(instance):
         instance.close()
         raise ConfigError(
@@ -153,7 +154,7 @@ def seeded_generators(spec: EnvSpec, *key: int | str) -> Iterator[None]:
         key: further parts of the generators' key, see `seed_global_generators`.
     """
     with contextlib.suppress(HotloopError):  # `make_vec` reports a failure
-        _resolve(spec)
+        resolve(spec)
     key = (spec.seed, spec.first_env, spec.first_episode, *key)
     seed_global_generators(*key)
     yield
@@ -208,18 +209,19 @@ def _make_groups(
         pool = _make_envpool(spec, num_envs or 1)
         return [_adapt(pool, spec, num_envs, spec.name)]
     # Create the first environment, which may be a vector environment.
-    env_id, factory = _resolve(spec)
+    env_id, factory = resolve(spec)
     if atari.is_preprocessed(spec):
         game, num_envs = import_gymnasium().spec(env_id), num_envs or 1
         threads = min(num_envs, num_threads or available_cores())
-        make_games = functools.partial(atari.make_games, game, num_envs, threads)
-        factory = functools.partial(_call_with_mapping, make_games)
-    instance = _construct(env_id, factory, kwargs)
+        make_atari = functools.partial(atari.make_games, game, num_envs, threads)
+        factory = functools.partial(_call_with_mapping, make_atari)
+    instance = construct(env_id, factory, kwargs)
     if _is_vector(instance):
         return [_adapt(instance, spec, num_envs, env_id)]
-    make_single = functools.partial(_construct, env_id, factory, kwargs)
+    make_single = functools.partial(construct, env_id, factory, kwargs)
     if is_game(instance):
-        return [_make_games(instance, make_single, spec, num_envs, env_id)]
+        games = make_games(instance, make_single, spec, num_envs, env_id)
+        return [PettingZooEnvs(games, spec, env_id=env_id)]
     # Create the other single environments.
     singles, known = [instance], {id(instance)}
     try:
@@ -250,38 +252,6 @@ def _make_groups(
     except BaseException:
         with contextlib.suppress(Exception):  # the first failure is the relevant one
             close_all(singles)
-        raise
-
-
-def _make_games(
-    first_game: Any,
-    make_game: Callable[[], Any],
-    spec: EnvSpec,
-    num_envs: int | None,
-    env_id: str,
-) -> PettingZooEnvs:
-    """Return PettingZoo's games as rows, with `first_game` as the first one."""
-    games = [first_game]
-    try:
-        games = [as_parallel(first_game, env_id)]
-        num_agents = len(getattr(games[0], "possible_agents", ()))
-        if not num_agents:
-            raise ConfigError(f"{env_id}: `possible_agents` must name all agents, got none")
-        num_envs = num_envs or num_agents
-        if num_envs % num_agents:
-            less = num_envs // num_agents * num_agents
-            options = " or ".join(str(x) for x in (less, less + num_agents) if x)
-            raise ConfigError(
-                f"{env_id}: each of its {num_agents} agents is one environment, so that `num_envs` "
-                f"(of each worker) must be a multiple of {num_agents}, got {num_envs}: set it to "
-                f"{options}"
-            )
-        while len(games) * num_agents < num_envs:
-            games.append(as_parallel(make_game(), env_id))
-        return PettingZooEnvs(games, spec, env_id=env_id)
-    except BaseException:
-        with contextlib.suppress(Exception):  # the first failure is the relevant one
-            close_all(games)
         raise
 
 
@@ -320,7 +290,7 @@ def import_gymnasium() -> Any:
     return gymnasium
 
 
-def _resolve(spec: EnvSpec) -> tuple[str, Callable[..., Any]]:
+def resolve(spec: EnvSpec) -> tuple[str, Callable[..., Any]]:
     """Return the environment's name for messages, and its factory."""
     gymnasium = import_gymnasium()
     if not isinstance(spec.env, str):
@@ -417,7 +387,7 @@ def _register_late(name: str) -> None:
             import_gymnasium().register_envs(module)
 
 
-def _construct(env_id: str, factory: Callable[..., Any], kwargs: Mapping[str, Any]) -> Any:
+def construct(env_id: str, factory: Callable[..., Any], kwargs: Mapping[str, Any]) -> Any:
     gymnasium = import_gymnasium()
     kwargs_text = f" with env_kwargs {dict(kwargs)}" if kwargs else ""
     try:

@@ -6,7 +6,8 @@ import contextlib
 import os
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from hotloop.errors import HotloopError
 from hotloop.reports.workers import print_workers
 from hotloop.runs import RunDirectory
 from hotloop.runs.episodes import episodes_from_metrics
+from hotloop.runs.learning_curve import learning_curve
+from hotloop.runs.policies import policy_runs
 
 
 class TrainingSummary:
@@ -37,14 +40,26 @@ class TrainingSummary:
             run_dir: The run directory.
             draw_curve: Draws the learning curve, and returns its path.
         """
+        runs = policy_runs(run_dir) or [run_dir]
+        if runs != [run_dir]:
+            draw_curve = partial(_draw_curves, runs)
         curve = _run_part(draw_curve, "no learning curve was drawn")
         _run_part(lambda: _print_timing(run_dir, self._start), "no timing")
         _run_part(lambda: print_workers(run_dir), "no table of the workers")
         _run_part(lambda: print_crowding(run_dir), "no check of the cores")
-        _run_part(lambda: _print_returns(run_dir), "no returns")
+        for run in runs:
+            if run != run_dir:
+                print(f"\npolicy {run.name}:", end="")
+            _run_part(partial(_print_returns, run), "no returns")
         if curve is not None:
             print(f"learning curve: {curve}")
-        print(f"next: hotloop eval {shlex.quote(str(run_dir))}")
+        print(f"next: hotloop eval {shlex.quote(str(runs[0]))}")
+
+
+def _draw_curves(runs: Sequence[Path]) -> Path:
+    """Draw the learning curve of each policy, and return the path of the first one."""
+    first, *_ = [learning_curve(RunDirectory.open(run)) for run in runs]
+    return first
 
 
 def _run_part(part: Callable[[], Any], failure: str) -> Any:

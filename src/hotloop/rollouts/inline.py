@@ -49,13 +49,17 @@ class InlineEnvironments:
         Raises:
             ConfigError: The options need workers.
         """
+        self.check(options)
+        return InlineRollout(self.groups, policy, num_steps=options.num_steps, seed=options.seed)
+
+    def check(self, options: CollectionOptions) -> None:
+        """Raise ConfigError if the options need workers."""
         if options.schedule != "barrier" or options.overlap:
             feature = "overlap" if options.overlap else f"the schedule '{options.schedule}'"
             raise ConfigError(
                 f"{feature} needs workers: with `backend` 'inline' all environments take the same "
                 "number of steps while the learner waits"
             )
-        return InlineRollout(self.groups, policy, num_steps=options.num_steps, seed=options.seed)
 
     def close(self) -> None:
         """Close the environments."""
@@ -181,7 +185,7 @@ class InlineRollout:
         ):
             if not collector.has_begun:
                 collector.begin()
-            collector.collect(slot, 0, self._num_steps)
+            self._collect(collector, slot)
             collector.evaluate(slot, 0, self._num_steps)
             if collector.envs.can_replay:
                 history.add(slot.fragment.action, collector.envs.running_episodes())
@@ -191,6 +195,10 @@ class InlineRollout:
             self._num_rows += slot.fragment.valid.size
             fragments.append(slot.fragment)
         return fragments
+
+    def _collect(self, collector: Collector, slot: Slot) -> None:
+        """Fill the slot."""
+        collector.collect(slot, 0, self._num_steps)
 
     def updates_allowed(self) -> None:
         """Return None: experience is never too old, as the learner uses it at once."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from hotloop.training.off_policy import OffPolicy, Update
     from hotloop.training.on_policy import OnPolicy
     from hotloop.training.replay import Replay, ReplayBatch, ReplaySource
+    from hotloop.training.several_policies import train_policies
 
 _MODULES = {
     "Algorithm": "algorithm",
@@ -41,6 +42,7 @@ _MODULES = {
     "check_algorithm": "algorithm_check",
     "hyper_of": "learners",
     "train_lanes": "lanes",
+    "train_policies": "several_policies",
 }
 
 __all__ = [
@@ -59,6 +61,7 @@ __all__ = [
     "check_algorithm",
     "hyper_of",
     "train_lanes",
+    "train_policies",
 ]
 
 

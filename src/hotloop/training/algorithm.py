@@ -160,6 +160,11 @@ class Algorithm(ABC, Generic[AnyConfig]):
         from hotloop.training.run import run_training
 
         config = self._configure(config, options)
+        if config.has_policies:
+            raise ConfigError(
+                "`policies` are trained together, each with a result of its own: call "
+                "`hotloop.training.train_policies` instead of `train`, or leave `policies` out"
+            )
         if network is not None:
             config = dataclasses.replace(config, network=network)
         environment = config.env_id if env is None else env

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
 from hotloop.base.signals import PendingInterrupt
-from hotloop.envs import EnvSpec, kept_global_generators, make_vec
+from hotloop.envs import EnvSpec, VectorEnv, kept_global_generators
 from hotloop.errors import HotloopError
 from hotloop.policies import ActingPolicy, Network, PolicySnapshot
 from hotloop.rollouts.evaluation import evaluate
@@ -37,6 +37,7 @@ class Evaluator:
         spec: the training environments' specification.
         envs_to_close: a list that receives the evaluation environments.
         reporter: the run's reporter, for the lengths of training episodes and lengthy evaluations.
+        make: makes environments.
 
     Attributes:
         best: the best evaluation, None before the first.
@@ -49,6 +50,7 @@ class Evaluator:
         spec: EnvSpec,
         envs_to_close: list[Any],
         reporter: Reporter,
+        make: Callable[[EnvSpec, int], VectorEnv],
     ) -> None:
         self.best = run.best
         self._reporter = reporter
@@ -60,7 +62,7 @@ class Evaluator:
         if config.eval_interval is not None:
             # Restore the global generators, so that evaluations do not change the training.
             with kept_global_generators(config.seed, "evaluation"):
-                self._envs = make_vec(replace(spec, stream="evaluation"), config.total_envs)
+                self._envs = make(replace(spec, stream="evaluation"), config.total_envs)
             envs_to_close.append(self._envs)
         self._camera: Camera | None = None
         if config.eval_videos:

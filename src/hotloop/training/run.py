@@ -27,7 +27,7 @@ from hotloop.training.process import TrainingProcess
 from hotloop.training.reporting import Reporter
 from hotloop.training.resume import OpenedRun, check_network, describe_resume, reopen, rewind_run
 from hotloop.training.run_updates import Run
-from hotloop.training.sources import make_sources
+from hotloop.training.sources import ONE_POLICY, Makers, make_sources
 
 
 def run_training(
@@ -41,6 +41,7 @@ def run_training(
     callbacks: Sequence[Callback] = (),
     envs_to_close: list[Any],
     process: TrainingProcess | None = None,
+    makers: Makers = ONE_POLICY,
 ) -> Run[RunResult]:
     """Train as a generator of update requests, and save the last iteration however it ends.
 
@@ -48,6 +49,7 @@ def run_training(
         algorithm, config, on_report, on_end, resume_from, callbacks: see `Algorithm.train`.
         envs_to_close: a list that receives the environments of this process.
         process: the process of several runs, None for a single run.
+        makers: the functions that make its environments, by default those of a single policy.
     """
     run: OpenedRun[AnyConfig] | None = None
     is_assembled = False
@@ -61,12 +63,21 @@ def run_training(
             process = TrainingProcess(run.config, exits, is_resumed=run.is_resumed)
         process.add(run.directory)
         stages, observers = _assemble(
-            algorithm, environment, run, on_report, callback_list, process, exits, envs_to_close
+            algorithm,
+            environment,
+            run,
+            on_report,
+            callback_list,
+            process,
+            exits,
+            envs_to_close,
+            makers,
         )
         is_assembled = True
         if process.num_runs > 1:  # the loops of several runs overlap in time
             stages.interrupts = immediate_interrupt
         with observers.closing():
+            yield from makers.start(stages)
             yield from training_loop(stages, observers)
             result = observers.result()
         callback_list.end(result)
@@ -125,6 +136,7 @@ def _assemble(
     process: TrainingProcess,
     exits: contextlib.ExitStack,
     envs_to_close: list[Any],
+    makers: Makers,
 ) -> tuple[Stages, Observers]:
     """Make the environments, the stages and the observers of a run, and restore its checkpoint.
 
@@ -135,14 +147,14 @@ def _assemble(
     reporter = Reporter(run.directory, on_report)
     exits.callback(reporter.write_accounting)  # after the workers have stopped
     with span("make_envs"):
-        sources = make_sources(algorithm, environment, run)
+        sources = make_sources(algorithm, environment, run, makers)
         config = sources.config
         if config.has_workers:
             exits.callback(sources.envs.close)  # workers have their own time limit
         else:
             envs_to_close.append(sources.envs)
-        evaluator = Evaluator(run, config, sources.spec, envs_to_close, reporter)
-    stages = algorithm.make_stages(sources)
+        evaluator = Evaluator(run, config, sources.spec, envs_to_close, reporter, makers.evaluation)
+    stages = makers.adapt(algorithm.make_stages(sources))
     options = algorithm.collection_options(config)
     reporter.attach_rollout(stages.rollout, options, stages.policy.network)
     summary = ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -35,6 +35,8 @@ from hotloop.training.resume import OpenedRun, ResumedRun
 
 if TYPE_CHECKING:
     from hotloop.training.algorithm import Algorithm
+    from hotloop.training.loop import Stages
+    from hotloop.training.run_updates import UpdateRequest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +64,12 @@ def make_sources(
     algorithm: Algorithm[AnyConfig],
     environment: str | Callable[..., Any],
     run: OpenedRun[AnyConfig],
+    makers: Makers,
 ) -> Sources[AnyConfig]:
     """Make the training environments of a run, after choices that may need measurements.
+
+    Args:
+        makers: the functions that make environments.
 
     Raises:
         ConfigError, UnknownNameError, SpaceError, MissingExtraError, EnvironmentFailure: the
@@ -71,13 +77,7 @@ def make_sources(
     """
     config, device = run.config, choose_device(run.config.device)
     initial = None if run.checkpoint is not None else open_initial_policy(config)
-    spec = EnvSpec(
-        environment,
-        config.env_kwargs,
-        seed=config.seed,
-        action_masks=isinstance(config, MaskOptions) and config.action_masks,
-        log_info=config.log_info,
-    )
+    spec = training_spec(config, environment)
     steps_there = steps_on_device(spec, config, is_able=algorithm.learns_on_device)
     if config.workers == "auto":
         config = _choose_workers(algorithm, config, spec, run.directory)
@@ -86,7 +86,7 @@ def make_sources(
     if steps_there:
         envs: Any = make_device_environments(config, spec, device)
     else:
-        envs = make_environments(config, spec, run)
+        envs = makers.training(config, spec, run)
     return Sources(
         config=config,
         spec=spec,
@@ -94,6 +94,17 @@ def make_sources(
         device=device,
         is_on_device=steps_there,
         initial=initial,
+    )
+
+
+def training_spec(config: RunOptions, environment: str | Callable[..., Any]) -> EnvSpec:
+    """Return the specification of a run's training environments."""
+    return EnvSpec(
+        environment,
+        config.env_kwargs,
+        seed=config.seed,
+        action_masks=isinstance(config, MaskOptions) and config.action_masks,
+        log_info=config.log_info,
     )
 
 
@@ -195,6 +206,27 @@ def make_device_environments(
         return Execution(function, choice, name, copies_outputs=copies_outputs)
 
     return DeviceEnvironments(envs, execute)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Makers:
+    """The functions that make a run's environments on the host, and adapt its stages.
+
+    Attributes:
+        training: makes the training environments from the configuration, the specification and the
+            run.
+        evaluation: makes those for evaluations from the specification and N.
+        adapt: returns the stages that the training loop runs.
+        start: yields requests before the first iteration.
+    """
+
+    training: Callable[[Any, EnvSpec, OpenedRun], Environments] = make_environments
+    evaluation: Callable[[EnvSpec, int], VectorEnv] = make_vec
+    adapt: Callable[[Stages], Stages] = lambda stages: stages
+    start: Callable[[Stages], Iterable[UpdateRequest]] = lambda stages: ()
+
+
+ONE_POLICY = Makers()
 
 
 def _choose_workers(

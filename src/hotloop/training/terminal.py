@@ -8,6 +8,7 @@ import shlex
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,8 @@ def train_in_terminal(
                 exits.callback(_exit_if_close_hangs(code, sys.exc_info()[1]))
 
         try:
-            algorithm.train(config, on_report=on_report, on_end=on_end, progress=False, **options)
+            train = _training_function(algorithm, config)
+            train(config, on_report=on_report, on_end=on_end, **options)
         except Interrupted as interrupt:
             return interrupt.exit_code
         except BaseException:
@@ -75,6 +77,15 @@ def train_in_terminal(
                 print(f"the run directory is kept: {live.run_dir}", file=sys.stderr)
             raise
     return 0
+
+
+def _training_function(algorithm: Algorithm[AnyConfig], config: AnyConfig) -> Callable[..., object]:
+    """Return the function that trains one policy, or several."""
+    if not config.has_policies:
+        return partial(algorithm.train, progress=False)
+    from hotloop.training.several_policies import train_policies
+
+    return partial(train_policies, algorithm)
 
 
 def _conclude_interrupted(

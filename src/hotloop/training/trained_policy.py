@@ -16,13 +16,14 @@ import numpy as np
 
 from hotloop.base.html_page import preformatted
 from hotloop.base.rounding import format_mean
-from hotloop.envs import EnvSpec, kept_global_generators, make_vec
+from hotloop.envs import EnvSpec, VectorEnv, kept_global_generators, make_vec
 from hotloop.envs.closing import closing_environments
 from hotloop.errors import CheckpointError, ConfigError
 from hotloop.policies import ActingPolicy, TrainedPolicy
 from hotloop.rollouts import evaluation
 from hotloop.runs import RunDirectory
 from hotloop.runs.hub import local_run
+from hotloop.runs.policies import policy_runs
 from hotloop.runs.progress import episode_info
 from hotloop.types import Episode
 
@@ -155,7 +156,14 @@ def evaluate(
     has_masks = network.action_spec.is_masked
     spec = replace(spec, seed=seed, stream="evaluation", action_masks=has_masks)
     with kept_global_generators(seed, "evaluation"), closing_environments() as to_close:
-        envs = make_vec(spec, config["num_envs"])
+        if env is None and config.get("policies"):
+            from hotloop.training.partners import evaluation_environments
+
+            envs: VectorEnv = evaluation_environments(
+                directory, spec, config["num_envs"], is_trusted=trust
+            )
+        else:
+            envs = make_vec(spec, config["num_envs"])
         to_close.append(envs)
         if envs.obs_spec != network.obs_spec or envs.action_spec != network.action_spec:
             raise CheckpointError(
@@ -182,6 +190,10 @@ def _open_run(path: str | Path, checkpoint: str | None) -> tuple[RunDirectory, s
     if name is not None and checkpoint is not None:
         raise ConfigError(
             f"`checkpoint` must be left out if the path names one, got '{checkpoint}' and {path}"
+        )
+    if runs := policy_runs(folder):
+        raise ConfigError(
+            f"{folder} has {len(runs)} policies: choose one of them, such as {runs[0]}"
         )
     return RunDirectory.open(folder), name or checkpoint or "last"
 

@@ -46,6 +46,7 @@ from hotloop.training.options.constraints import (
     Trackers,
 )
 from hotloop.training.options.evaluation import EvalOptions
+from hotloop.training.options.policies import PolicyOptions
 from hotloop.training.options.stopping import StopOptions
 from hotloop.training.options.task import TaskOptions
 from hotloop.training.options.workers import WORKERS, WorkerOptions
@@ -91,6 +92,11 @@ class RunOptions(StopOptions, SaveOptions, EvalOptions, WorkerOptions, TaskOptio
     @property
     def is_recurrent(self) -> bool:
         """Whether the networks have a recurrent layer."""
+        return False
+
+    @property
+    def has_policies(self) -> bool:
+        """Whether several policies are trained at once."""
         return False
 
 
@@ -147,7 +153,7 @@ class MaskOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnPolicyOptions(RunOptions):
+class OnPolicyOptions(PolicyOptions, RunOptions):
     """On-policy learning."""
 
     num_steps: Count = 128

@@ -1,0 +1,323 @@
+"""Several policies that learn at once in the same games, each with a run directory of its own.
+
+    RUN/
+      config.json        the training's configuration
+      policies/NAME/     a run directory for each policy, as of a single one
+
+Each policy has its own learner, its own fragments and the training loop of a single run. The runs
+are generators, as lanes are (`hotloop.training.lanes`). They collect together
+(`hotloop.rollouts.joint`), so that every step of a game is computed once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hotloop.base.signals import PendingInterrupt, delayed_interrupt, interrupt_by_default
+from hotloop.envs import EnvSpec, VectorEnv, kept_global_generators, seed_global_generators
+from hotloop.envs.closing import closing_environments
+from hotloop.envs.game_factory import make_views
+from hotloop.errors import CheckpointError, ConfigError, RunDirectoryError
+from hotloop.rollouts import Environments
+from hotloop.rollouts.joint import JointGames
+from hotloop.runs import OnReport, Report, RunDirectory, RunResult
+from hotloop.runs.policies import POLICIES, policy_runs
+from hotloop.training.algorithm import Algorithm
+from hotloop.training.assignment import assign
+from hotloop.training.checkpoint_state import CompletedIteration
+from hotloop.training.loop import Stages
+from hotloop.training.options import (
+    OnPolicyOptions,
+    RunOptions,
+    StopOptions,
+    changeable_options,
+    differing_defaults,
+    to_json,
+)
+from hotloop.training.partners import make_partnered
+from hotloop.training.process import TrainingProcess
+from hotloop.training.resume import OpenedRun, ResumedRun, check_changes
+from hotloop.training.run import run_training
+from hotloop.training.run_updates import Run, UpdateRequest, run_updates
+from hotloop.training.sources import Makers, training_spec
+from hotloop.types import Fragment
+
+
+def train_policies(
+    algorithm: Algorithm[Any],
+    config: OnPolicyOptions,
+    *,
+    env: str | Callable[..., Any] | None = None,
+    on_report: OnReport | None = None,
+    on_end: Callable[[RunResult | None], None] | None = None,
+    resume_from: str | Path | None = None,
+) -> dict[str, RunResult]:
+    """Train several policies at once in a PettingZoo environment.
+
+    Args:
+        algorithm: an on-policy algorithm, of all policies.
+        config: the configuration of all policies. `num_envs` and `total_timesteps` are those of all
+            agents together, of which each policy has the share of its agents.
+        env: see `Algorithm.train`.
+        on_report: see `Algorithm.train`. The returns are those of the first policy.
+        on_end: called with the first policy's result, whose directory is that of all.
+        resume_from: the directory of an earlier training of several policies, to resume.
+
+    Returns:
+        The result of each policy by name.
+
+    Raises:
+        ConfigError: `policies` do not fit the environment's agents.
+        CheckpointError: the policies have no checkpoints of the same iteration.
+        KeyboardInterrupt: after the last checkpoint of each policy was written.
+    """
+    if config.policies is None:
+        raise ConfigError("`policies` must name the policies to train, got None")
+    if not isinstance(config, OnPolicyOptions):
+        raise ConfigError(
+            f"several policies need an on-policy algorithm, got {algorithm.name}: train ppo"
+        )
+    environment = config.env_id if env is None else env
+    with contextlib.ExitStack() as exits:
+        guard = exits.enter_context(interrupt_by_default())
+        exits.enter_context(kept_global_generators())
+        envs_to_close = exits.enter_context(closing_environments())
+        spec = training_spec(config, environment)
+        seed_global_generators(config.seed, "learner")
+        views = make_views(spec, config.num_envs, partial(assign, config.policies))
+        envs_to_close.append(next(iter(views.values())))
+        folder = _open_folder(algorithm, config, spec.name, resume_from)
+        exits.callback(folder.close)
+        process = TrainingProcess(config, exits, is_resumed=resume_from is not None)
+        process.add(folder)
+        shares = {name: len(view.agents) for name, view in views.items()}
+        starts = {} if resume_from is None else _common_checkpoints(folder.path, shares)
+        joint, leader = JointGames(views), next(iter(views))
+        has_stopped = False
+
+        def on_first_report(report: Report) -> bool | None:
+            guard.check()
+            share = shares[leader] / sum(shares.values())
+            whole = dataclasses.replace(
+                report,
+                run_dir=folder.path,
+                timesteps=round(report.timesteps / share),
+                total_timesteps=config.total_timesteps,
+            )
+            return None if on_report is None else on_report(whole)
+
+        def on_first_end(result: RunResult | None) -> None:
+            nonlocal has_stopped
+            has_stopped = True
+
+        runs = {
+            name: run_training(
+                algorithm,
+                _share_config(config, folder.path / POLICIES / name, shares, name),
+                environment,
+                on_first_report if name == leader else lambda _: has_stopped,
+                on_first_end if name == leader else None,
+                starts.get(name),
+                envs_to_close=envs_to_close,
+                process=process,
+                makers=_makers(joint, name, config.policies),
+            )
+            for name in views
+        }
+        try:
+            results = _drive(runs)
+        except BaseException:
+            if on_end is not None:
+                with contextlib.suppress(Exception):
+                    on_end(None)
+            raise
+        if on_end is not None:
+            timesteps = sum(result.timesteps for result in results.values())
+            result = dataclasses.replace(results[leader], run_dir=folder.path, timesteps=timesteps)
+            on_end(result)
+    return results
+
+
+class StagesInStep:
+    """The stages of one of several runs, which publish and complete before the next collection.
+
+    Its loop would do so afterwards, when another run has collected for all already.
+    """
+
+    def __init__(self, stages: Stages) -> None:
+        self.learner, self.policy, self.rollout = stages.learner, stages.policy, stages.rollout
+        self.interrupts, self.store_span = stages.interrupts, stages.store_span
+        self._stages = stages
+        self._iteration: CompletedIteration | None = None
+
+    def restore(self, resumed: ResumedRun) -> tuple[list[int], list[str]]:
+        """See `Stages`."""
+        return self._stages.restore(resumed)
+
+    def rounds(self, interrupt: PendingInterrupt) -> Iterator[None]:
+        """See `Stages`."""
+        return self._stages.rounds(interrupt)
+
+    def collect(self) -> Sequence[Fragment]:
+        """See `Stages`."""
+        return self._stages.collect()
+
+    def store(self, fragments: Sequence[Fragment]) -> None:
+        """See `Stages`."""
+        self._stages.store(fragments)
+
+    def update_requests(self) -> Iterator[UpdateRequest]:
+        """See `Stages`. The last request waits until all runs have come so far."""
+        yield from self._stages.update_requests()
+        self._stages.publish()
+        self._iteration = self._stages.complete()
+        yield from wait(self)
+
+    def publish(self) -> None:
+        """See `Stages`. Done already."""
+
+    def complete(self) -> CompletedIteration:
+        """See `Stages`."""
+        assert self._iteration is not None
+        return self._iteration
+
+
+def wait(stages: Stages) -> Iterable[UpdateRequest]:
+    """Yield a request without updates, with which the run waits for the others."""
+    yield UpdateRequest(stages.learner, (None for _ in ()), spans=("publish",))
+
+
+def _drive(runs: Mapping[str, Run[RunResult]]) -> dict[str, RunResult]:
+    """Advance all runs from one request to the next, and return their results.
+
+    However they end, all have reported the same iteration.
+    """
+    results: dict[str, RunResult] = {}
+    active = dict(runs)
+    waiting: list[str] = []  # runs that the current round has not advanced yet
+    try:
+        while active:
+            requests: list[UpdateRequest] = []
+            waiting = list(active)
+            with delayed_interrupt():
+                while waiting:
+                    name = waiting.pop(0)
+                    try:
+                        requests.append(next(active[name]))
+                    except BaseException as error:
+                        del active[name]
+                        if not isinstance(error, StopIteration):
+                            raise
+                        results[name] = error.value
+            for request in requests:
+                run_updates(request)
+    except BaseException as error:  # one run's failure, or a signal, ends all
+        for name, run in active.items():
+            with contextlib.suppress(BaseException):
+                if name in waiting:
+                    next(run)  # reports its iteration, and fails to collect
+                run.throw(error)
+        raise
+    return results
+
+
+def _makers(joint: JointGames, name: str, policies: str | Callable[[Any], str]) -> Makers:
+    """Return the functions that make the environments of one policy."""
+
+    def make(config: RunOptions, spec: EnvSpec, run: OpenedRun) -> Environments:
+        return joint.environments(name)
+
+    def make_evaluation(spec: EnvSpec, num_envs: int) -> VectorEnv:
+        return make_partnered(spec, num_envs, policies, name, joint.policies.__getitem__)
+
+    return Makers(training=make, evaluation=make_evaluation, adapt=StagesInStep, start=wait)
+
+
+def _share_config(
+    config: OnPolicyOptions, run_dir: Path, shares: Mapping[str, int], name: str
+) -> OnPolicyOptions:
+    """Return the configuration of one policy: the share of its agents in all steps.
+
+    Intervals are multiples of the number of agents, so that all policies save and evaluate in the
+    same iterations.
+    """
+    num_agents = sum(shares.values())
+
+    def share(count: int) -> int:
+        return math.ceil(count / num_agents) * shares[name]
+
+    interval = config.eval_interval
+    is_first = name == next(iter(shares))  # the rules that stop a run look at the first policy
+    rules = {} if is_first else {field.name: field.default for field in fields(StopOptions)}
+    return dataclasses.replace(
+        config,
+        **rules,
+        num_envs=share(config.num_envs),
+        total_timesteps=share(config.total_timesteps),
+        checkpoint_interval=share(config.checkpoint_interval),
+        eval_interval=None if interval is None else share(interval),
+        run_dir=str(run_dir),
+    )
+
+
+def _open_folder(
+    algorithm: Algorithm[Any], config: OnPolicyOptions, env: str, resume_from: str | Path | None
+) -> RunDirectory:
+    """Create the directory of the training, or reopen and lock it."""
+    stored = to_json(config)
+    if resume_from is None:
+        return RunDirectory.create(
+            config.run_dir,
+            runs_dir=config.runs_dir,
+            env_id=env,
+            algorithm=algorithm.name,
+            reference=algorithm.reference,
+            seed=config.seed,
+            config=stored,
+            may_change=changeable_options(type(config)),
+            defaults=differing_defaults(config, stored),
+            network=stored.get("network"),
+        )
+    folder = RunDirectory.open(resume_from)
+    folder.check_signature()
+    if not policy_runs(folder.path):
+        whole = folder.path.resolve().parent
+        advice = f"resume {whole.parent}" if whole.name == POLICIES else "start a new training"
+        raise RunDirectoryError(
+            f"several policies are resumed with the directory of all, got {resume_from}: {advice}"
+        )
+    check_changes(config, folder)
+    folder.lock()
+    return folder
+
+
+def _common_checkpoints(folder: Path, shares: Mapping[str, int]) -> dict[str, Path]:
+    """Return each policy's newest checkpoint of which all others have one too.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    steps: dict[str, set[int]] = {}
+    for name, share in shares.items():
+        names = (path.name for path in (folder / POLICIES / name / "checkpoints").glob("step-*"))
+        steps[name] = {int(text.removeprefix("step-")) // share for text in names}
+    common = set.intersection(*steps.values())
+    if not common:
+        if any(steps.values()):
+            raise CheckpointError(
+                f"the policies in {folder / POLICIES} have no checkpoints of the same iteration: "
+                "start a new training"
+            )
+        return {name: folder / POLICIES / name for name in shares}
+    newest = max(common)
+    return {
+        name: folder / POLICIES / name / "checkpoints" / f"step-{newest * share:012}"
+        for name, share in shares.items()
+    }

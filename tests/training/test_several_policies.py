@@ -1,0 +1,211 @@
+"""Several policies learn at once, each with its own spaces and run directory."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+import hotloop
+from hotloop.algorithms import ppo
+from hotloop.envs import EnvSpec, make_vec
+from hotloop.envs.game_factory import make_views
+from hotloop.errors import (
+    CheckpointError,
+    ConfigError,
+    EnvironmentFailure,
+    RunDirectoryError,
+    SpaceError,
+)
+from hotloop.training import train_policies
+from hotloop.training.assignment import assign
+from tests.toy_games import Hiding, Matching, Teams
+
+TEAMS = "tests.toy_games:Teams"
+
+
+def config(tmp_path, **options):
+    defaults = {
+        "env_id": TEAMS,
+        "policies": "red,blue",
+        "num_envs": 6,
+        "num_steps": 16,
+        "total_timesteps": 400,
+        "hidden_sizes": (8,),
+        "execution": "eager",
+        "run_dir": str(tmp_path / "run"),
+        "checkpoint_interval": 96,
+    }
+    return ppo.Config(**{**defaults, **options})
+
+
+def by_name(agent):
+    return "left" if agent == "agent_1" else "others"
+
+
+class Follow:
+    """The other view's actions, a function of the step and the row."""
+
+    def __init__(self, view, rows):
+        self.view, self.rows, self.t = view, rows, 0
+
+    def reset(self):
+        self.view.reset()
+
+    def act(self):
+        self.step = self.view.step((self.t + self.rows) % 3)
+        self.t += 1
+
+
+def test_views_have_the_rows_of_one_view_of_all_agents():
+    spec = EnvSpec(Hiding)
+    whole = make_vec(spec, 8)
+    views = make_views(spec, 8, lambda agents: {"a": agents[1:3], "b": [agents[0], agents[3]]})
+    a, b = views.values()
+    rows_a, rows_b = np.array([1, 2, 5, 6]), np.array([0, 3, 4, 7])
+    a.others = others = Follow(b, rows_b)
+    obs = whole.reset()
+    np.testing.assert_array_equal(a.reset(), obs[rows_a])
+    for t in range(50):
+        expected = whole.step((t + np.arange(8)) % 3)
+        step = a.step((t + rows_a) % 3)
+        for name in ("next_obs", "reward", "terminated", "truncated", "valid", "obs"):
+            values = getattr(expected, name)
+            np.testing.assert_array_equal(getattr(step, name), values[rows_a], name)
+            np.testing.assert_array_equal(getattr(others.step, name), values[rows_b], name)
+    episodes = {(e.episode, e.undiscounted_return, e.length) for e in whole.pop_episodes()}
+    parts = [*a.pop_episodes(), *b.pop_episodes()]
+    assert {(e.episode, e.undiscounted_return, e.length) for e in parts} == episodes
+
+
+def test_agents_have_the_policy_whose_name_theirs_begins_with():
+    agents = ["red_0", "redder_0", "blue"]
+    groups = assign("red,redder,blue", agents)
+    assert groups == {"red": ["red_0"], "redder": ["redder_0"], "blue": ["blue"]}
+    named = assign("tests.training.test_several_policies:by_name", ["agent_0", "agent_1"])
+    assert named == {"others": ["agent_0"], "left": ["agent_1"]}
+
+
+@pytest.mark.parametrize(
+    ("policies", "message"),
+    [
+        ("red", "got 'red' and none for 'blue_0': the agents are red_0, blue_0"),
+        ("red,blue,green", "got 'green' without any"),
+        ("red,", "got 'red,' and none for 'blue_0'"),
+        (lambda agent: "a/b", "letters, digits"),
+        (lambda agent: agent.nothing, "raised AttributeError"),
+    ],
+)
+def test_a_mapping_that_does_not_fit_is_an_error(policies, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        assign(policies, ["red_0", "blue_0"])
+
+
+def test_a_policys_agents_need_the_same_spaces(tmp_path):
+    with pytest.raises(SpaceError, match="to share one policy; 'blue_0' has"):
+        train_policies(ppo.algorithm, config(tmp_path, policies=lambda agent: "all"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_each_policy_has_a_run_of_its_own_and_games_are_stepped_once(tmp_path):
+    Teams.num_steps = 0
+    results = train_policies(ppo.algorithm, config(tmp_path))
+    num_iterations = 5  # of 6 · 16 steps
+    assert Teams.num_steps == num_iterations * 2 * 16
+    assert list(results) == ["red", "blue"]
+    assert [result.timesteps for result in results.values()] == [320, 160]
+    assert results["red"].accounting["dropped"]["reset"] > 0
+    for name, size in (("red", 3), ("blue", 2)):
+        run = tmp_path / "run" / "policies" / name
+        assert results[name].run_dir == run
+        assert hotloop.load(run).act(np.zeros(size, np.float32)) in range(size)
+        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        assert [line["iteration"] for line in lines] == [1, 2, 3, 4, 5]
+        # Two games end after steps 6 and 12, and after steps 18, 24 and 30.
+        counts = [len(line["episode_returns"]) for line in lines[:2]]
+        assert counts == ([8, 12] if name == "red" else [4, 6])
+    played = hotloop.evaluate(tmp_path / "run" / "policies" / "red", episodes=4)
+    assert sorted(played.lengths) == [2, 2, 6, 6]
+    with pytest.raises(ConfigError, match="has 2 policies: choose one of them"):
+        hotloop.load(tmp_path / "run")
+
+
+def iterations(run):
+    text = (run / "metrics.jsonl").read_text()
+    return [json.loads(line)["iteration"] for line in text.splitlines()]
+
+
+def test_an_interrupted_training_resumes_all_policies(tmp_path):
+    options = config(tmp_path)
+    runs = [tmp_path / "run" / "policies" / name for name in ("red", "blue")]
+    train_policies(ppo.algorithm, options, on_report=lambda report: report.timesteps >= 192)
+    assert [iterations(run) for run in runs] == [[1, 2]] * 2
+    # One policy has a later checkpoint, as if the process had been killed in between.
+    (runs[1] / "checkpoints" / "last").unlink()
+    (runs[1] / "checkpoints" / "step-000000000064").rename(runs[1] / "checkpoints" / "unused")
+    results = train_policies(ppo.algorithm, options, resume_from=tmp_path / "run")
+    assert [iterations(run) for run in runs] == [[1, 2, 3, 4, 5]] * 2
+    assert [result.timesteps for result in results.values()] == [320, 160]
+    with pytest.raises(ConfigError, match="is finished"):
+        train_policies(ppo.algorithm, options, resume_from=tmp_path / "run")
+    with pytest.raises(RunDirectoryError, match=r"with the directory of all, got .*red: resume "):
+        train_policies(ppo.algorithm, options, resume_from=runs[0])
+
+
+def test_a_failing_game_leaves_all_policies_at_the_same_iteration(tmp_path, monkeypatch):
+    step = Teams.step
+    monkeypatch.setattr(Teams, "num_steps", 0)
+
+    def fail(self, actions):
+        if Teams.num_steps == 80:  # in the third iteration, of 32 steps each
+            raise ValueError("the game broke")
+        return step(self, actions)
+
+    monkeypatch.setattr(Teams, "step", fail)
+    with pytest.raises(EnvironmentFailure, match="the game broke"):
+        train_policies(ppo.algorithm, config(tmp_path))
+    runs = [tmp_path / "run" / "policies" / name for name in ("red", "blue")]
+    assert [iterations(run) for run in runs] == [[1, 2]] * 2
+    steps = [{path.name for path in (run / "checkpoints").glob("step-*")} for run in runs]
+    assert [f"step-{128:012}" in steps[0], f"step-{64:012}" in steps[1]] == [True, True]
+
+
+def test_evaluations_play_with_the_other_policies_of_this_moment(tmp_path):
+    results = train_policies(ppo.algorithm, config(tmp_path, eval_interval=200, eval_episodes=4))
+    for result in results.values():
+        lines = (result.run_dir / "metrics.jsonl").read_text().splitlines()
+        evaluated = [n for n, line in enumerate(lines, 1) if "evaluation" in json.loads(line)]
+        assert evaluated == [3, 5]
+
+
+def test_a_policy_whose_partners_are_missing_cannot_be_evaluated(tmp_path):
+    train_policies(ppo.algorithm, config(tmp_path, total_timesteps=96))
+    (tmp_path / "run" / "policies" / "blue").rename(tmp_path / "blue")
+    with pytest.raises(CheckpointError, match="keep the runs of all policies in one directory"):
+        hotloop.evaluate(tmp_path / "run" / "policies" / "red", episodes=2)
+
+
+def test_train_names_the_function_for_several_policies(tmp_path):
+    with pytest.raises(ConfigError, match="call `hotloop"):
+        ppo.algorithm.train(config(tmp_path))
+
+
+@pytest.mark.slow
+def test_two_policies_learn_to_choose_each_others_numbers(tmp_path):
+    results = train_policies(
+        ppo.algorithm,
+        config(
+            tmp_path,
+            env_id=Matching,
+            policies="left,right",
+            num_envs=8,
+            num_steps=64,
+            hidden_sizes=(32, 32),
+            learning_rate=3e-3,
+            total_timesteps=16_384,
+        ),
+    )
+    for result in results.values():
+        assert result.mean_return > 6  # of 8, and 2 for random choices
