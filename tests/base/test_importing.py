@@ -1,4 +1,5 @@
 import functools
+import gc
 import math
 import os
 import subprocess
@@ -7,7 +8,13 @@ import types
 
 import pytest
 
-from hotloop.base.importing import describe_exception, import_object, importable_name, name_of
+from hotloop.base.importing import (
+    describe_exception,
+    import_object,
+    importable_name,
+    long_imports,
+    name_of,
+)
 from hotloop.envs import make_vec
 from hotloop.errors import ConfigError, UnknownNameError
 
@@ -109,3 +116,19 @@ def test_matplotlib_ignores_the_settings_of_the_current_directory(tmp_path):
     command = [sys.executable, "-c", SHOW_SETTINGS]
     output = subprocess.check_output(command, cwd=tmp_path, env=environ, text=True)
     assert output == "False 7.0\n"
+
+
+def test_imports_are_not_searched_for_garbage(monkeypatch):
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    count = gc.get_freeze_count()
+    try:
+        with long_imports():
+            assert not gc.isenabled()
+        assert gc.isenabled()
+        assert gc.get_freeze_count() > count
+    finally:
+        gc.unfreeze()
+    monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))
+    with long_imports():
+        assert gc.isenabled()
+    assert gc.get_freeze_count() == 0

@@ -36,3 +36,22 @@ def test_clearing_reports_failures(directory, capsys, monkeypatch):
     monkeypatch.setattr(cache, "clear", fail)
     assert main(["cache", "--clear"]) == 1
     assert f"{directory} can't be cleared (Permission denied): delete" in capsys.readouterr().err
+
+
+def test_building(capsys, monkeypatch):
+    def precompile(algorithm, config):
+        return f"{algorithm.name} with batches of {config.batch_size}"
+
+    monkeypatch.setattr("hotloop.training.precompile.precompile", precompile)
+    assert main(["cache", "build", "sac", "--env-id", "Pendulum-v1", "--batch-size", "8"]) == 0
+    assert capsys.readouterr().out.endswith("sac on Pendulum-v1: sac with batches of 8\n")
+    assert main(["cache", "build"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if " on " in line]
+    assert [line.partition(":")[0] for line in lines if "batches" in line] == [
+        "ppo on CartPole-v1",
+        "dqn on CartPole-v1",
+        "sac on Pendulum-v1",
+        "td3 on Pendulum-v1",
+    ]
+    assert main(["cache", "build", "ppp"]) == 2
+    assert "expected an algorithm" in capsys.readouterr().err

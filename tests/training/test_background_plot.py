@@ -1,6 +1,7 @@
 """Learning curves that are drawn in a separate process, and the fallback."""
 
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -86,8 +87,19 @@ def test_a_training_that_fails_leaves_no_process(tmp_path):
     plot = background_plot.BackgroundPlot()
     plot.prepare(report_at(90_000))
     process = plot._process
-    assert not plot.finish()
+    plot.finish()
     assert process.returncode == 0
+
+
+def test_the_curve_is_drawn_from_the_last_report_on(tmp_path, runs_drawn_here):
+    run = make_run(tmp_path / "run")
+    plot = background_plot.BackgroundPlot()
+    plot.prepare(replace(report_at(90_000), run_dir=run))
+    plot.prepare(replace(report_at(100_000), run_dir=run))
+    assert plot._process.wait(200) == 0  # before `draw`
+    assert (run / CURVE_FILE).exists()
+    assert plot.draw(run) == run / CURVE_FILE
+    assert runs_drawn_here == []
 
 
 @pytest.mark.parametrize("reason", ["profile", "matplotlib"])

@@ -32,7 +32,7 @@ COMMANDS = {
     "presets": "List the environments with options that were tuned for them.",
     "plan": "Estimate how many workers and machines a training can use.",
     "doctor": "Check this machine, and show what would make training faster.",
-    "cache": "Show or delete the compiled code that hotloop keeps.",
+    "cache": "Show, build or delete the compiled code that hotloop keeps.",
     "bandit": "Run k-armed bandits, and draw the figures of Sutton & Barto.",
 }
 

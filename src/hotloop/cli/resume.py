@@ -7,7 +7,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any, get_args
 
-from hotloop.base.importing import enable_local_imports, require_module
+from hotloop.base.importing import enable_local_imports, long_imports, require_module
 from hotloop.base.streams import notify
 from hotloop.cli.command_parser import CommandParser, add_trust_option
 from hotloop.errors import ConfigError
@@ -38,14 +38,19 @@ def run(args: list[str]) -> int:
     for module in ("torch", "gymnasium", "tyro", "safetensors", "matplotlib"):
         require_module(module, extra="train", purpose="training")
 
-    from hotloop.algorithms import ALGORITHMS, find
-    from hotloop.reports.training_summary import TrainingSummary
-    from hotloop.runs import RunDirectory
-    from hotloop.runs.learning_curve import learning_curve
-    from hotloop.training.options import from_stored, untrusted_options
-    from hotloop.training.options.arguments import parse
-    from hotloop.training.resume import check_changes, finished_checkpoint, write_missing_accounting
-    from hotloop.training.terminal import train_in_terminal
+    with long_imports():
+        from hotloop.algorithms import ALGORITHMS, find
+        from hotloop.reports.training_summary import TrainingSummary
+        from hotloop.runs import RunDirectory
+        from hotloop.runs.learning_curve import learning_curve
+        from hotloop.training.options import from_stored, untrusted_options
+        from hotloop.training.options.arguments import parse
+        from hotloop.training.resume import (
+            check_changes,
+            finished_checkpoint,
+            write_missing_accounting,
+        )
+        from hotloop.training.terminal import train_in_terminal
 
     directory = RunDirectory.open(options.run)
     stored, untrusted = directory.config, []

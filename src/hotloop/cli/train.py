@@ -9,7 +9,7 @@ from typing import Any
 
 from hotloop import timing
 from hotloop.algorithms import ALGORITHMS, find
-from hotloop.base.importing import require_module
+from hotloop.base.importing import long_imports, require_module
 from hotloop.cli.search_space import base_config
 from hotloop.cli.train_many import train_many, varied_options
 from hotloop.cli.train_options import split_command_options
@@ -45,7 +45,7 @@ def run(args: list[str]) -> int:
         return 0 if args else 2
     for module in ("torch", "gymnasium", "tyro", "safetensors", "matplotlib"):
         require_module(module, extra="train", purpose="training")
-    with timing.span("start"):
+    with timing.span("start"), long_imports():
         with timing.span("import torch"):
             importlib.import_module("torch")
         with timing.span("import hotloop"):

@@ -43,7 +43,6 @@ class TrainingSummary:
         runs = policy_runs(run_dir) or [run_dir]
         if runs != [run_dir]:
             draw_curve = partial(_draw_curves, runs)
-        curve = _run_part(draw_curve, "no learning curve was drawn")
         _run_part(lambda: _print_timing(run_dir, self._start), "no timing")
         _run_part(lambda: print_workers(run_dir), "no table of the workers")
         _run_part(lambda: print_crowding(run_dir), "no check of the cores")
@@ -51,6 +50,8 @@ class TrainingSummary:
             if run != run_dir:
                 print(f"\npolicy {run.name}:", end="")
             _run_part(partial(_print_returns, run), "no returns")
+        # The other parts are printed while another process draws.
+        curve = _run_part(draw_curve, "no learning curve was drawn")
         if curve is not None:
             print(f"learning curve: {curve}")
         print(f"next: hotloop eval {shlex.quote(str(runs[0]))}")

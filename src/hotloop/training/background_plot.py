@@ -6,6 +6,7 @@ Importing matplotlib and drawing take a second. Most of it happens before the tr
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hotloop.base.children import python_command
+from hotloop.runs.policies import policy_runs
 from hotloop.training.live_line import remaining_s
 
 if TYPE_CHECKING:
@@ -31,9 +33,14 @@ class BackgroundPlot:
         self._is_started = False
 
     def prepare(self, report: Report) -> None:
-        """Start the process if the run is about to end."""
+        """Start the process if the run is about to end, and let it draw after the last step.
+
+        It draws while this process saves the last checkpoint and prints the summary.
+        """
         if remaining_s(report) < _PREPARE_S:
             self._start()
+        if report.timesteps >= report.total_timesteps and not policy_runs(report.run_dir):
+            self._send(str(report.run_dir.resolve()))
 
     def prepare_short(self, total_timesteps: int) -> None:
         """Start the process now if the run is short."""
@@ -67,21 +74,30 @@ class BackgroundPlot:
         from hotloop.runs import RunDirectory
         from hotloop.runs.learning_curve import CURVE_FILE, learning_curve
 
-        if self.finish(str(run_dir.resolve())):
+        self._send(str(run_dir.resolve()))
+        if self.finish():
             return run_dir / CURVE_FILE
         return learning_curve(RunDirectory.open(run_dir))
 
-    def finish(self, run_dir: str = "") -> bool:
-        """Make the process draw `run_dir`, unless it is empty, and exit. Return whether it drew."""
+    def finish(self) -> bool:
+        """Wait until the process has exited. Return whether it ended well."""
         process, self._process = self._process, None
         if process is None:
             return False
         try:
-            process.communicate(run_dir, timeout=_TIMEOUT_S)
+            process.communicate(timeout=_TIMEOUT_S)
         except (OSError, subprocess.TimeoutExpired):
             process.kill()
             process.wait()
-        return bool(run_dir) and process.returncode == 0
+        return process.returncode == 0
+
+    def _send(self, run_dir: str) -> None:
+        """Send the directory to draw to the process, unless one was sent before."""
+        if self._process is None or self._process.stdin is None:
+            return
+        with contextlib.suppress(OSError), self._process.stdin as stream:  # or it has died
+            stream.write(run_dir)
+        self._process.stdin = None  # which `communicate` would close again
 
 
 def _main() -> None:
@@ -96,4 +112,6 @@ def _main() -> None:
 
 
 if __name__ == "__main__":
+    gc.disable()  # the process ends soon, and has little garbage
     _main()
+    os._exit(0)  # without removing each object of matplotlib, which takes 0.1 s
