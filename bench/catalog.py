@@ -69,8 +69,9 @@ class Bench(NamedTuple):
 
 
 README, SPEED, OFF_POLICY = "README.md", "docs/speed.md", "docs/off-policy.md"
-PPO, APPO, SAC, TQC, TD3, TD3_BC, DQN = (
-    f"docs/algorithms/{name}.md" for name in ("ppo", "appo", "sac", "tqc", "td3", "td3_bc", "dqn")
+PPO, APPO, SAC, TQC, CROSSQ, TD3, TD3_BC, DQN = (
+    f"docs/algorithms/{name}.md"
+    for name in ("ppo", "appo", "sac", "tqc", "crossq", "td3", "td3_bc", "dqn")
 )
 REPLAY, BANDITS = "docs/replay-speed.md", "docs/bandit-speed.md"
 PIXELS, ROLLOUTS, PROFILER = "docs/pixels.md", "docs/workers-speed.md", "docs/profiler.md"
@@ -94,6 +95,7 @@ BENCHES: dict[str, Bench] = {
                     (PPO, "ppo"),
                     (SAC, "sac"),
                     (TQC, "tqc"),
+                    (CROSSQ, "crossq"),
                     (TD3, "td3"),
                     (TD3_BC, "td3_bc"),
                     (DQN, "dqn"),
@@ -154,6 +156,7 @@ BENCHES: dict[str, Bench] = {
             "--env-id HalfCheetah-v5 --timesteps 200000 --seeds 20",
             f"--algorithm sac {PEER_CURVES}",
             f"--algorithm tqc {SHORT_CURVES}",
+            f"--algorithm crossq {SHORT_CURVES}",
             f"--algorithm td3 {PEER_CURVES}",
             f"--algorithm dqn {PEER_CURVES}",
             "--contender accelerated --timesteps 102400 --seeds 5",
@@ -164,6 +167,7 @@ BENCHES: dict[str, Bench] = {
             Table(PPO, "curves table", train.curves_table),
             Table(SAC, "learning-sac", partial(train.curves_table, ("sac",))),
             Table(TQC, "learning-tqc", partial(train.curves_table, ("tqc",))),
+            Table(CROSSQ, "learning-crossq", partial(train.curves_table, ("crossq",))),
             *(
                 Table(
                     f"docs/from-{peer.replace('_', '-')}.md",
@@ -204,6 +208,7 @@ BENCHES: dict[str, Bench] = {
             Table(PPO, "scores-ppo", partial(scores.scores_table, "ppo")),
             Table(SAC, "scores-sac", partial(scores.scores_table, "sac")),
             Table(TQC, "scores-tqc", partial(scores.scores_table, "tqc")),
+            Table(CROSSQ, "scores-crossq", partial(scores.scores_table, "crossq")),
             Table(TD3, "scores-td3", partial(scores.scores_table, "td3")),
             Table(DQN, "scores-dqn", partial(scores.scores_table, "dqn")),
         ),

@@ -13,7 +13,7 @@ import numpy as np
 
 from bench.train.settings import CATCH, COMMON, SETTINGS
 
-CONTRIB = {"tqc": "TQC"}  # classes of sb3-contrib
+CONTRIB = {"tqc": "TQC", "crossq": "CrossQ"}  # classes of sb3-contrib
 
 
 def run_sb3(options: argparse.Namespace, library: str = "stable_baselines3") -> dict[str, Any]:
@@ -113,6 +113,10 @@ def _off_policy_settings(algorithm: str, settings: dict[str, Any]) -> dict[str, 
         model_options["policy_kwargs"]["n_critics"] = COMMON["tqc"]["num_critics"]
         rate, dropped = COMMON["tqc"]["critic_learning_rate"], settings.get("num_dropped", 2)
         return {**model_options, "learning_rate": rate, "top_quantiles_to_drop_per_net": dropped}
+    if algorithm == "crossq":
+        widths = {"pi": widths, "qf": list(settings["critic_hidden_sizes"])}
+        model_options["policy_kwargs"] = {"net_arch": widths}
+        return {**model_options, "learning_rate": COMMON["crossq"]["critic_learning_rate"]}
     if algorithm == "td3":
         from stable_baselines3.common.noise import (  # pyright: ignore[reportMissingImports]
             NormalActionNoise,

@@ -43,6 +43,14 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
         "Pendulum-v1": {"learning_starts": 500, "hidden_sizes": (64, 64)},
         "HalfCheetah-v5": {"learning_starts": 5_000, "num_dropped": 0},
     },
+    "crossq": {
+        "Pendulum-v1": {
+            "learning_starts": 500,
+            "hidden_sizes": (64, 64),
+            "critic_hidden_sizes": (256, 256),
+        },
+        "HalfCheetah-v5": {"learning_starts": 5_000, "critic_hidden_sizes": (256, 256)},
+    },
     "td3": {"HalfCheetah-v5": {"learning_starts": 5_000}},
     # CleanRL's hyper-parameters.
     "dqn": {
@@ -68,12 +76,17 @@ COMMON: dict[str, dict[str, Any]] = {
     "ppo": {"learning_rate": 3e-4, "update_epochs": 10},
     "sac": {"policy_learning_rate": 3e-4, "critic_learning_rate": 3e-4, "policy_frequency": 1},
     "tqc": {"policy_learning_rate": 1e-3, "critic_learning_rate": 1e-3, "num_critics": 2},
+    "crossq": {"policy_learning_rate": 1e-3, "critic_learning_rate": 1e-3},
     "td3": {"learning_rate": 1e-3},
     "dqn": {"double": False, "huber": 1.0, "max_grad_norm": 10.0, "update_to_data": 0.1},
 }
 # Threads of every contender's update. Tiny networks are slower on two.
-THREADS = {"ppo": 1, "sac": 2, "tqc": 1, "td3": 2, "dqn": 1}
-TIMESTEPS = {"ppo": 102_400, "sac": 10_000, "tqc": 10_000, "td3": 10_000, "dqn": 100_000}
+THREADS = {"ppo": 1, "sac": 2, "tqc": 1, "crossq": 1, "td3": 2, "dqn": 1}
+TIMESTEPS = {
+    **dict.fromkeys(("sac", "tqc", "crossq", "td3"), 10_000),
+    "ppo": 102_400,
+    "dqn": 100_000,
+}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -37,8 +37,12 @@ class LearnerSetup(NamedTuple):
         """Return a function that draws the learner's next noise without advancing its generator."""
         rng = copy.deepcopy(self.learner.rng)
         action_size = math.prod(self.nets.policy.network.action_spec.shape)
-        shape = self.config.batch_size, action_size
-        return lambda: torch.from_numpy(rng.standard_normal(shape, np.float32)).double()
+
+        def draw(extra_rows=0):
+            shape = self.config.batch_size + extra_rows, action_size
+            return torch.from_numpy(rng.standard_normal(shape, np.float32)).double()
+
+        return draw
 
 
 def make_learner_setup(algorithm: OffPolicy, action_spec, **options) -> LearnerSetup:

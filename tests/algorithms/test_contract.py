@@ -6,7 +6,7 @@ import shutil
 import pytest
 import torch
 
-from hotloop.algorithms import appo, dqn, ppo, sac, td3, tqc
+from hotloop.algorithms import appo, crossq, dqn, ppo, sac, td3, tqc
 from hotloop.training import check_algorithm
 
 CONTINUOUS = {"env": "Pendulum-v1"}
@@ -29,7 +29,18 @@ CASES = {
     "ppo with memory": (ppo, {**CONTINUOUS, "memory": "lstm:6"}),
     "appo": (appo, {"memory": "gru:6"}),
     "sac": (sac, {**CONTINUOUS, **REPLAY, "replay": "prioritized"}),
+    "sac with a subset": (sac, {**CONTINUOUS, "num_critics": 4, "target_critics": 2}),
     "tqc": (tqc, {**CONTINUOUS, **REPLAY, "replay": "prioritized", "num_critics": 3}),
+    "crossq": (
+        crossq,
+        {
+            **CONTINUOUS,
+            **REPLAY,
+            "replay": "prioritized",
+            "critic_hidden_sizes": (8,),
+            "normalize_obs": True,
+        },
+    ),
     "td3": (td3, {**CONTINUOUS, "replay": "prioritized", "policy_frequency": 3}),
     "dqn": (
         dqn,

@@ -37,6 +37,8 @@ def one_thread():
         ({"policy_frequency": 3, "alpha": 0.3, "hidden_sizes": (24,)}, UNIT),
         ({"activation": "tanh", "hidden_sizes": (8, 16, 8), "tau": 0.3}, UNEVEN),
         ({"layer_norm": True, "initial_alpha": 0.2, "target_entropy": 1.5, "tau": 1.0}, UNEVEN),
+        ({"num_critics": 3, "policy_updates": 1}, UNIT),
+        ({"num_critics": 5, "target_critics": 2, "policy_frequency": 4, "policy_updates": 1}, UNIT),
     ],
 )
 @pytest.mark.parametrize("weighed", [False, True])
@@ -65,7 +67,11 @@ def test_update_equals_the_reference(options, action_spec, weighed):
 
     got = setup.means()
     assert got.keys() == {*metrics, *policy_rows[0]}
-    assert len(policy_rows) == 20 // config.policy_frequency * config.policy_frequency
+    times = config.policy_updates or config.policy_frequency
+    assert len(policy_rows) == 20 // config.policy_frequency * times
+    if config.target_critics is not None:
+        assert {len(subset) for subset in peer.subsets} == {config.target_critics}
+        assert len(set(map(frozenset, peer.subsets))) > 5
     policy_means = {name: got[name] for name in policy_rows[0]}
     assert policy_means == pytest.approx(reference.means(policy_rows), rel=1e-3, abs=1e-4)
     assert setup.learner.num_updates == 20
@@ -109,6 +115,7 @@ def test_update_equals_the_reference(options, action_spec, weighed):
         ({"alpha": 0.2, "initial_alpha": 5.0}, "`initial_alpha` 5.0 is for `alpha` None, got 0.2"),
         ({"initial_alpha": 0.0}, "`initial_alpha` must be positive and finite, got 0.0"),
         ({"target_entropy": math.nan}, "`target_entropy` must be finite, got nan"),
+        ({"target_critics": 3}, "`target_critics` must be at most `num_critics` = 2, got 3"),
         ({"layer_norm": 1}, "`layer_norm` must be True or False, got 1"),
         ({"precision": "half"}, "`precision` must be 'float32', 'tf32' or 'bfloat16', got 'half'"),
     ],

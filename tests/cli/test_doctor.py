@@ -111,7 +111,7 @@ def test_presets_of_an_environment(capsys, env_id):
         for option, value in options.items():
             assert json.loads(json.dumps(getattr(config, option), default=str)) == value
     assert set(options_by_algorithm) == (
-        {"ppo", "sac", "tqc", "td3"} if env_id == "Pendulum-v1" else {"ppo", "dqn"}
+        {"ppo", "sac", "tqc", "crossq", "td3"} if env_id == "Pendulum-v1" else {"ppo", "dqn"}
     )
 
 

@@ -14,7 +14,7 @@ from hotloop.ops import products
 from hotloop.training.options.arguments import parse
 from tests.cli.run_command import run, signal_when, timesteps
 
-OFF_POLICY = ("sac", "tqc", "td3", "dqn")
+OFF_POLICY = ("sac", "tqc", "crossq", "td3", "dqn")
 TARGET = ["--env-id", "tests.toy_envs:ReachTheTarget"]
 TINY = [
     *("--execution", "eager", "--torch-threads", "1", "--hidden-sizes", "8", "8"),
@@ -172,7 +172,9 @@ def test_a_run_without_a_replay_buffer_can_not_store_one(capsys, trained_run):
     code, _, err = run(
         capsys, "resume", trained_run("ppo"), "--total-timesteps", 1280, "--save-replay"
     )
-    message = "`save_replay` is not an option of ppo's Config; sac, tqc, td3, td3_bc, dqn have it"
+    message = (
+        "`save_replay` is not an option of ppo's Config; sac, tqc, crossq, td3, td3_bc, dqn have it"
+    )
     assert (code, err) == (2, f"hotloop: {message}\n")
 
 

@@ -213,6 +213,15 @@ OPTIONS = {
         "policy_learning_rate": linear(3e-3, 1e-4),
         "critic_learning_rate": linear(1e-3, 3e-3),
     },
+    "crossq": {
+        **SMALL,
+        "batch_size": SIZE,
+        "critic_hidden_sizes": (10,),
+        "batch_norm_updates": 10,
+        "statistics_rate": linear(0.1, 0.01),
+        "policy_learning_rate": linear(3e-3, 1e-4),
+        "critic_learning_rate": linear(1e-3, 3e-3),
+    },
     "td3": {
         **OFF_POLICY,
         "learning_rate": linear(3e-3, 1e-4),
@@ -267,7 +276,7 @@ def make_batch(name, seed):
 @pytest.mark.slow  # quick tests of execution compile PPO's update
 @pytest.mark.parametrize(
     "name",
-    ["dqn", "ppo", "sac", "td3", "tqc"],
+    ["crossq", "dqn", "ppo", "sac", "td3", "tqc"],
 )
 def test_eager_equals_compiled(name):
     """40 batches from the same noise, while every hyper-parameter changes: compiled once."""

@@ -1,4 +1,4 @@
-"""The updates of SAC, TQC, TD3 and DQN with torch modules, torch's Adam and `.backward()`.
+"""The updates of SAC, TQC, CrossQ, TD3 and DQN with torch modules, torch's Adam and `.backward()`.
 
 Everything is in float64, so that differences come from hotloop.
 """
@@ -6,6 +6,7 @@ Everything is in float64, so that differences come from hotloop.
 from __future__ import annotations
 
 import copy
+from functools import partial
 
 import torch
 from torch import nn
@@ -95,6 +96,48 @@ def critic_modules(config, params):
     return nn.ModuleList(modules)
 
 
+class BatchRenormalization(nn.Module):
+    """Ioffe 2017, algorithm 1, with biased variances, and the running ones in evaluation mode."""
+
+    def __init__(self, scale, shift):
+        super().__init__()
+        self.scale = nn.Parameter(torch.as_tensor(scale).double().reshape(-1).clone())
+        self.shift = nn.Parameter(torch.as_tensor(shift).double().reshape(-1).clone())
+        self.register_buffer("mean", torch.zeros_like(self.scale.data))
+        self.register_buffer("variance", torch.ones_like(self.scale.data))
+        self.is_warm, self.rate, self.num_clipped = False, 0.01, 0
+
+    def forward(self, x):
+        running_std = torch.sqrt(self.variance + 1e-3)
+        if not self.training:
+            return (x - self.mean) / running_std * self.scale + self.shift
+        mean, variance = x.mean(0), x.var(0, unbiased=False)
+        std = torch.sqrt(variance + 1e-3)
+        r, d = torch.ones_like(std), torch.zeros_like(std)
+        if self.is_warm:
+            r, d = std.detach() / running_std, (mean.detach() - self.mean) / running_std
+            self.num_clipped += int(((r > 3) | (r < 1 / 3) | (d.abs() > 5)).sum())
+            r, d = r.clamp(1 / 3, 3), d.clamp(-5, 5)
+        self.mean = (1 - self.rate) * self.mean + self.rate * mean.detach()
+        self.variance = (1 - self.rate) * self.variance + self.rate * variance.detach()
+        return ((x - mean) / std * r + d) * self.scale + self.shift
+
+
+def normalized_modules(prefix, params, activation):
+    """Return perceptrons whose layers follow a batch renormalization each."""
+    depth = sum(name.endswith(".weight") for name in params)
+    modules = []
+    for k in range(len(params[f"{prefix}.0.weight"])):
+        layers = []
+        for j in range(depth):
+            scale, shift, weight, bias = (
+                params[f"{prefix}.{j}.{part}"][k] for part in ("scale", "shift", "weight", "bias")
+            )
+            layers += [BatchRenormalization(scale, shift), linear(weight, bias), activation()]
+        modules.append(nn.Sequential(*layers[:-1]))
+    return nn.ModuleList(modules)
+
+
 class DuelingModule(nn.Module):
     """A trunk, and two streams with a hidden layer each."""
 
@@ -151,25 +194,28 @@ def to_float64(batch):
 # --- updates -------------------------------------------------------------------------------------
 
 
-class TwinCritics:
-    """Two critics, their targets and their optimizer."""
+class CriticEnsemble:
+    """Critics, their targets and their optimizer."""
 
     def __init__(self, config, params, learning_rate):
         self.modules = critic_modules(config, params)
         self.targets = copy.deepcopy(self.modules)
         self.optimizer = torch.optim.Adam(self.modules.parameters(), lr=learning_rate)
 
+    def values(self, modules, obs, action):
+        inputs = torch.cat([obs, action], 1)
+        return torch.stack([module(inputs)[:, 0] for module in modules])
+
     def minimum(self, modules, obs, action):
-        first, second = (module(torch.cat([obs, action], 1))[:, 0] for module in modules)
-        return torch.min(first, second)
+        return self.values(modules, obs, action).min(0).values
 
     def learn(self, obs, action, target, importance):
         inputs = torch.cat([obs, action], 1)
         values = [module(inputs)[:, 0] for module in self.modules]
         loss = sum((importance * (value - target) ** 2).mean() for value in values)
         self.step(loss)
-        td_error = sum((value - target).abs() for value in values).detach() / 2
-        q_value = sum(value.mean().item() for value in values) / 2
+        td_error = sum((value - target).abs() for value in values).detach() / len(values)
+        q_value = sum(value.mean().item() for value in values) / len(values)
         metrics = {
             "critic_loss": loss.item(),
             "q_value": q_value,
@@ -192,14 +238,14 @@ class SAC:
         self.policy_optimizer = torch.optim.Adam(
             self.policy.parameters(), lr=config.policy_learning_rate
         )
-        self.critics = TwinCritics(config, values, config.critic_learning_rate)
+        self.critics = CriticEnsemble(config, values, config.critic_learning_rate)
         self.centre, self.half = centre_and_half(action_spec)
         self.target_entropy = config.target_entropy
         if self.target_entropy is None:
             self.target_entropy = -len(self.centre)
         self.log_alpha = torch.tensor(config.initial_alpha).double().log().requires_grad_()
         self.alpha_optimizer = torch.optim.Adam([self.log_alpha], lr=config.critic_learning_rate)
-        self.count = 0
+        self.count, self.subsets = 0, []
 
     @property
     def alpha(self):
@@ -216,23 +262,32 @@ class SAC:
     def update(self, batch, draw_noise):
         batch, policy_metrics = to_float64(batch), []
         self.count += 1
-        metrics, td_error = self.update_critics(batch, draw_noise())
+        has_subset = getattr(self.config, "target_critics", None) is not None
+        noise = draw_noise(self.config.num_critics) if has_subset else draw_noise()
+        metrics, td_error = self.update_critics(batch, noise)
         follow(self.critics.targets, self.critics.modules, self.config.tau)
         if self.count % self.config.policy_frequency == 0:
-            for _ in range(self.config.policy_frequency):
+            times = getattr(self.config, "policy_updates", None) or self.config.policy_frequency
+            for _ in range(times):
                 policy_metrics.append(self.update_policy(batch, draw_noise()))
         return metrics, policy_metrics, td_error
 
     def update_critics(self, batch, noise):
+        size, targets = len(batch.reward), self.critics.targets
+        if len(noise) > size:
+            order = sorted(range(len(targets)), key=lambda k: noise[size + k, 0])
+            self.subsets.append(order[: self.config.target_critics])
+            targets = [targets[k] for k in self.subsets[-1]]
         with torch.no_grad():
-            action, log_prob = self.draw(batch.next_obs, noise)
-            value = self.critics.minimum(self.critics.targets, batch.next_obs, action)
+            action, log_prob = self.draw(batch.next_obs, noise[:size])
+            value = self.critics.minimum(targets, batch.next_obs, action)
             target = batch.reward + batch.discount * (value - self.alpha * log_prob)
         unit = (batch.action - self.centre) / self.half
         return self.critics.learn(batch.obs, unit, target, batch.importance)
 
     def policy_value(self, obs, action):
-        return self.critics.minimum(self.critics.modules, obs, action)
+        values = self.critics.values(self.critics.modules, obs, action)
+        return values.min(0).values if self.config.target_critics is None else values.mean(0)
 
     def update_policy(self, batch, noise):
         alpha = self.alpha
@@ -296,6 +351,68 @@ class TQC(SAC):
         return torch.cat([module(inputs) for module in self.critics.modules], 1).mean(1)
 
 
+class CrossQ(SAC):
+    """Bhatt et al. 2024, with separate modules and their modes of training and evaluation."""
+
+    def __init__(self, action_spec, actor, critics, config):
+        self.config, self.count = config, 0
+        activation = nn.Tanh if config.activation == "tanh" else nn.ReLU
+        (self.policy,) = normalized_modules("policy", actor, activation)
+        self.critics = normalized_modules("critic", critics, nn.ReLU)
+        adam = partial(torch.optim.Adam, betas=(0.5, 0.999))
+        self.policy_optimizer = adam(self.policy.parameters(), lr=config.policy_learning_rate)
+        self.optimizer = adam(self.critics.parameters(), lr=config.critic_learning_rate)
+        self.centre, self.half = centre_and_half(action_spec)
+        self.target_entropy = -len(self.centre)
+        self.log_alpha = torch.tensor(config.initial_alpha).double().log().requires_grad_()
+        self.alpha_optimizer = torch.optim.Adam([self.log_alpha], lr=config.critic_learning_rate)
+        self.layers = [
+            x
+            for module in (self.policy, self.critics)
+            for x in module.modules()
+            if isinstance(x, BatchRenormalization)
+        ]
+
+    def update(self, batch, draw_noise):
+        batch, policy_metrics = to_float64(batch), []
+        self.count += 1
+        for layer in self.layers:
+            layer.is_warm = self.count > self.config.batch_norm_updates
+            layer.rate = self.config.statistics_rate
+        # The critics.
+        self.policy.eval()
+        self.critics.train()
+        with torch.no_grad():
+            action, log_prob = self.draw(batch.next_obs, draw_noise())
+        now = torch.cat([batch.obs, (batch.action - self.centre) / self.half], 1)
+        inputs = torch.cat([now, torch.cat([batch.next_obs, action], 1)])
+        outputs = torch.stack([module(inputs)[:, 0] for module in self.critics])
+        values, next_values = outputs.chunk(2, 1)
+        next_value = next_values.detach().min(0).values - self.alpha * log_prob
+        error = values - (batch.reward + batch.discount * next_value)
+        loss = (batch.importance * error**2).mean(1).sum()
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        td_error = error.detach().abs().mean(0)
+        metrics = {
+            "critic_loss": loss.item(),
+            "q_value": values.mean().item(),
+            "td_error": td_error.mean().item(),
+        }
+        # The policy.
+        if self.count % self.config.policy_frequency == 0:
+            self.policy.train()
+            self.critics.eval()
+            policy_metrics.append(self.update_policy(batch, draw_noise()))
+            self.policy.eval()
+        return metrics, policy_metrics, td_error
+
+    def policy_value(self, obs, action):
+        inputs = torch.cat([obs, action], 1)
+        return torch.cat([module(inputs) for module in self.critics], 1).min(1).values
+
+
 class TD3:
     """Fujimoto et al. 2018, algorithm 1."""
 
@@ -304,7 +421,7 @@ class TD3:
         self.policy = actor_module(config, policy)
         self.policy_target = copy.deepcopy(self.policy)
         self.optimizer = torch.optim.Adam(self.policy.parameters(), lr=config.learning_rate)
-        self.critics = TwinCritics(config, values, config.learning_rate)
+        self.critics = CriticEnsemble(config, values, config.learning_rate)
         self.centre, self.half = centre_and_half(action_spec)
         self.count = 0
         self.num_clipped = 0  # noise values that were clipped

@@ -31,6 +31,7 @@ VALID_OPTIONS = {
     "sac": {"env_id": "Pendulum-v1"},
     "td3": {"env_id": "Pendulum-v1"},
     "tqc": {"env_id": "Pendulum-v1"},
+    "crossq": {"env_id": "Pendulum-v1"},
     "td3_bc": {"env_id": "Pendulum-v1"},
     "dqn": {},
 }

@@ -9,7 +9,7 @@ import pytest
 
 import hotloop
 from hotloop import timing
-from hotloop.algorithms import dqn, ppo, sac, td3, tqc
+from hotloop.algorithms import crossq, dqn, ppo, sac, td3, tqc
 from hotloop.errors import ConfigError, EnvironmentFailure, NonFiniteError
 from hotloop.runs import RunDirectory
 from hotloop.training import Callback
@@ -30,7 +30,22 @@ CASES = {
     "ppo, normalized value": (ppo, {**ON_POLICY, "normalize_value": True}),
     "ppo, a worker": (ppo, {**ON_POLICY, "workers": 1, "overlap": True}),
     "sac": (sac, {**OFF_POLICY, "env_id": "Pendulum-v1"}),
+    "sac with a subset": (
+        sac,
+        {**OFF_POLICY, "env_id": "Pendulum-v1", "num_critics": 4, "target_critics": 2},
+    ),
     "tqc": (tqc, {**OFF_POLICY, "env_id": "Pendulum-v1", "num_quantiles": 5}),
+    "crossq": (
+        crossq,
+        {
+            **OFF_POLICY,
+            "env_id": "Pendulum-v1",
+            "critic_hidden_sizes": (12,),
+            "batch_norm_updates": 10,
+            "policy_learning_rate": 3e-5,
+            "critic_learning_rate": 3e-5,
+        },
+    ),
     "td3": (td3, {**OFF_POLICY, "env_id": "Pendulum-v1", "n_step": 3}),
     "dqn": (dqn, {**OFF_POLICY, "env_id": "CartPole-v1", "replay": "prioritized", "num_envs": 2}),
 }

@@ -20,6 +20,7 @@ ALGORITHMS = {
     "appo": "Asynchronous PPO: learns while environments step, from older policies.",
     "sac": "Soft actor-critic: off-policy, continuous actions.",
     "tqc": "Truncated quantile critics, a distributional SAC: off-policy, continuous actions.",
+    "crossq": "SAC with batch normalization, without target networks: continuous actions.",
     "td3": "Twin delayed DDPG: off-policy, continuous actions.",
     "td3_bc": "TD3 with behaviour cloning, from a data set; continuous actions.",
     "dqn": "Deep Q-learning: off-policy, discrete actions.",

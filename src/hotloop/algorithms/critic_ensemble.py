@@ -39,8 +39,8 @@ class Networks(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CriticOptions(ReplayOptions, NetworkOptions, RunOptions):
-    """Networks of an actor and its critics."""
+class ActorCriticOptions(ReplayOptions, NetworkOptions, RunOptions):
+    """An actor and its critics."""
 
     env_id: Environment = "Pendulum-v1"
     """Gymnasium id, `module:Id`, `envpool:Id`, `pettingzoo:module`, or `module:factory`, with
@@ -51,21 +51,28 @@ class CriticOptions(ReplayOptions, NetworkOptions, RunOptions):
     """Widths of the hidden layers of all networks."""
     activation: Literal["tanh", "relu"] = "relu"
     """Activation after each hidden layer of the policy. Critics use relu."""
-    critic_network: Importable | None = None
-    """A custom critic, `module:Class`."""
-    layer_norm: bool = False
-    """Normalize the critics' hidden layers. Set it if Q-values diverge."""
     torch_threads: Count | Literal["auto"] = "auto"
     """Threads of the update. auto: at most four, while cores are free. The number does not change
     the results of perceptrons."""
 
     layer_options: ClassVar[tuple[str, ...]] = ("activation",)  # critics use the others, too
-    requires: ClassVar[RequirementTable] = {"layer_norm": {"critic_network": (None,)}}
 
     def check(self) -> None:
         """Check that there is a hidden layer."""
         if not self.hidden_sizes:
             raise ConfigError("`hidden_sizes` must name at least one hidden layer, got none")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CriticOptions(ActorCriticOptions):
+    """Networks of the critics."""
+
+    critic_network: Importable | None = None
+    """A custom critic, `module:Class`."""
+    layer_norm: bool = False
+    """Normalize the critics' hidden layers. Set it if Q-values diverge."""
+
+    requires: ClassVar[RequirementTable] = {"layer_norm": {"critic_network": (None,)}}
 
 
 @dataclass(slots=True, kw_only=True)

@@ -154,6 +154,16 @@ TQC: Presets = {
     "Hopper-v5": {"num_dropped": 5},
 }
 
+CROSSQ: Presets = {
+    "Pendulum-v1": {
+        "total_timesteps": 10_000,
+        "learning_starts": 500,
+        "buffer_size": 10_000,
+        "hidden_sizes": (64, 64),
+        "critic_hidden_sizes": (256, 256),
+    },
+}
+
 TD3: Presets = {
     "Pendulum-v1": {
         "total_timesteps": 20_000,

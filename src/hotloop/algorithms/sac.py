@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from functools import partial
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -23,6 +24,7 @@ from torch import Tensor
 from hotloop.algorithms import critic_ensemble, presets
 from hotloop.algorithms.critic_ensemble import CriticOptions, Networks, make_networks, step_critics
 from hotloop.envs import Spaces
+from hotloop.errors import ConfigError
 from hotloop.learner import AdamState, Scalar, adam_step, move_towards, value_and_grad
 from hotloop.ops import losses
 from hotloop.policies import Exploration
@@ -41,15 +43,13 @@ from hotloop.training.options import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class SoftOptions(Options):
+class EntropyOptions(Options):
     """Rates and temperature, for continuous and for discrete actions."""
 
     policy_learning_rate: ScheduledPositive = 3e-4
     """Adam's learning rate for the policy. Lower it if returns are unstable."""
     critic_learning_rate: ScheduledPositive = 1e-3
     """Adam's learning rate for the critics and the temperature. Lower it if Q-values diverge."""
-    tau: ScheduledFraction = 0.005
-    """τ, step size of the target critics' soft update. Lower it if Q-values diverge."""
     policy_frequency: Count = 2
     """Update the policy every N critic updates, N times in a row."""
     alpha: ScheduledNotNegative | None = None
@@ -62,13 +62,47 @@ class SoftOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(SoftOptions, CriticOptions):
-    """Options of a SAC run."""
+class SoftOptions(EntropyOptions):
+    """Rates and temperature of an algorithm with target critics."""
+
+    tau: ScheduledFraction = 0.005
+    """τ, step size of the target critics' soft update. Lower it if Q-values diverge."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntropyTarget(Options):
+    """The target of a temperature that is learned for continuous actions."""
 
     target_entropy: ScheduledFinite | None = None
     """Target entropy of a learned temperature. None: −A. Raise it for more exploration."""
 
     requires: ClassVar[RequirementTable] = {"target_entropy": {"alpha": (None,)}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(EntropyTarget, SoftOptions, CriticOptions):
+    """Options of a SAC run."""
+
+    num_critics: Count = 2
+    """K, critics. Raise it, with `target_critics`, to learn from fewer steps by more updates."""
+    target_critics: Count | None = None
+    """Critics whose smallest value is the target, drawn anew for each update. The policy then
+    maximizes the mean of all critics, not the smallest value. None: all, without a mean."""
+    policy_updates: Count | None = None
+    """Updates of the policy every `policy_frequency` updates of the critics. None: as many."""
+
+    def check(self) -> None:
+        """Check that targets use no more critics than there are."""
+        if self.target_critics is not None and self.target_critics > self.num_critics:
+            raise ConfigError(
+                f"`target_critics` must be at most `num_critics` = {self.num_critics}, got "
+                f"{self.target_critics}: REDQ has 2 of 10"
+            )
+
+    def value_of(self, name: str) -> Any:
+        """Return an option's value, and `policy_frequency` for None in `policy_updates`."""
+        value = super().value_of(name)
+        return self.policy_frequency if name == "policy_updates" and value is None else value
 
 
 class Hyper(NamedTuple):
@@ -79,6 +113,18 @@ class Hyper(NamedTuple):
     tau: Scalar
     alpha: Scalar
     target_entropy: Scalar
+
+
+class HasTemperature(Protocol):
+    """A state with a learned temperature.
+
+    Attributes:
+        log_alpha: logarithm of the temperature, float32, (1,).
+        alpha_adam: state of its optimizer.
+    """
+
+    log_alpha: Tensor
+    alpha_adam: AdamState
 
 
 @dataclass(slots=True, kw_only=True)
@@ -95,8 +141,8 @@ class State(critic_ensemble.ActorCriticState):
 
 
 def networks(config: Config, spaces: Spaces, device: torch.device) -> Networks:
-    """Return a squashed Gaussian policy and two critics."""
-    return make_networks(config, spaces, SquashedGaussian(), device)
+    """Return a squashed Gaussian policy and K critics."""
+    return make_networks(config, spaces, SquashedGaussian(), device, count=config.num_critics)
 
 
 def init(nets: Networks, config: Config) -> State:
@@ -105,7 +151,7 @@ def init(nets: Networks, config: Config) -> State:
     return State(**tensors, **initial_temperature(config))
 
 
-def initial_temperature(config: SoftOptions) -> dict[str, Any]:
+def initial_temperature(config: EntropyOptions) -> dict[str, Any]:
     """Return the temperature's tensors of the initial `State`, by name."""
     log_alpha = torch.tensor([math.log(config.initial_alpha)], dtype=torch.float32)
     return {"log_alpha": log_alpha, "alpha_adam": AdamState.zeros(log_alpha)}
@@ -119,7 +165,7 @@ def hyper(config: Config, nets: Networks) -> Hyper:
     return hyper
 
 
-def temperature(state: State, alpha: Scalar, config: SoftOptions) -> Tensor:
+def temperature(state: HasTemperature, alpha: Scalar, config: EntropyOptions) -> Tensor:
     """Return α before this update, (1,): the learned one, or the fixed `alpha`."""
     return state.log_alpha.exp() if config.alpha is None else alpha.expand(1)
 
@@ -131,16 +177,22 @@ def update_critics(
 
     y = r + γ (min_k Q'_k(s', ã') − α log π(ã'|s')),   ã' sampled with `noise`
 
-    Haarnoja et al. 2018, arXiv:1812.05905, eq. 5–6.
+    Haarnoja et al. 2018, arXiv:1812.05905, eq. 5–6. With `target_critics`, the minimum is over a
+    random subset of the critics: Chen et al. 2021, arXiv:2101.05982. The first numbers of further
+    rows of `noise` draw it.
 
     Returns:
-        Metrics, and |TD error|, the mean over both critics, (B,).
+        Metrics, and |TD error|, the mean over all critics, (B,).
     """
     with torch.no_grad():
         alpha = temperature(state, hyper.alpha, config)
         outputs, _ = nets.policy.outputs(state.policy, batch.next_obs)
-        next_action, log_prob = nets.policy.head.sample(outputs, noise)
+        next_action, log_prob = nets.policy.head.sample(outputs, noise[: len(batch.reward)])
         values = nets.critics.values(state.targets, batch.next_obs, next_action)
+        if config.target_critics is not None:
+            keys = noise[len(batch.reward) :, :1]  # the smallest keys choose the critics
+            bound = keys.sort(0).values[config.target_critics - 1]
+            values = torch.where(keys <= bound, values, torch.inf)
         target = batch.reward + batch.discount * (values.amin(0) - alpha * log_prob)
     rate = hyper.critic_learning_rate
     result = step_critics(state, batch, target, learning_rate=rate, nets=nets)
@@ -155,10 +207,13 @@ def policy_loss(
     batch: ReplayBatch,
     noise: Tensor,
     nets: Networks,
+    *,
+    has_mean: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Return L = E[α log π(ã|s) − min_k Q_k(s, ã)], with ã sampled by `noise`.
 
-    Haarnoja et al. 2018, arXiv:1812.05905, eq. 9.
+    Haarnoja et al. 2018, arXiv:1812.05905, eq. 9. With `has_mean`, the mean over the critics takes
+    the place of the minimum: Chen et al. 2021, arXiv:2101.05982.
 
     Args:
         params: float32, (P,).
@@ -167,6 +222,7 @@ def policy_loss(
         batch: B transitions.
         noise: standard normal, (B, A).
         nets: policy and critics.
+        has_mean: whether the policy maximizes the mean of the critics.
 
     Returns:
         The loss, 0-d, and log π(ã|s), (B,).
@@ -174,7 +230,8 @@ def policy_loss(
     outputs, _ = nets.policy.outputs(params, batch.obs)
     action, log_prob = nets.policy.head.sample(outputs, noise)
     values = nets.critics.values(critics, batch.obs, action)
-    return losses.mean(alpha * log_prob - values.amin(0), batch.weight), log_prob
+    value = values.mean(0) if has_mean else values.amin(0)
+    return losses.mean(alpha * log_prob - value, batch.weight), log_prob
 
 
 def update_policy(
@@ -183,7 +240,8 @@ def update_policy(
     """Make one step of the policy and of the temperature, if it is learned, in place."""
     alpha = temperature(state, hyper.alpha, config)
     value, log_prob, grad = value_and_grad(
-        policy_loss, state.policy, state.critics, alpha, batch, noise, nets
+        partial(policy_loss, has_mean=config.target_critics is not None),
+        *(state.policy, state.critics, alpha, batch, noise, nets),
     )
     adam_step(state.policy, grad, state.policy_adam, learning_rate=hyper.policy_learning_rate)
     rate = hyper.critic_learning_rate if config.alpha is None else None
@@ -192,7 +250,7 @@ def update_policy(
 
 
 def step_temperature(
-    state: State,
+    state: HasTemperature,
     alpha: Tensor,
     log_prob: Tensor,
     target_entropy: Scalar,
@@ -225,12 +283,17 @@ algorithm = OffPolicy(
     hyper=hyper,
     acting="policy",
     updates=(
-        Update(function=update_critics, name="update of the critics", has_noise=True),
+        Update(
+            function=update_critics,
+            name="update of the critics",
+            has_noise=True,
+            extra_noise=lambda config: 0 if config.target_critics is None else config.num_critics,
+        ),
         Update(
             function=update_policy,
             name="update of the policy",
             every="policy_frequency",
-            times="policy_frequency",
+            times="policy_updates",
             has_noise=True,
         ),
     ),

@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from hotloop.algorithms import critic_ensemble, presets, sac
-from hotloop.algorithms.sac import Hyper, State
+from hotloop.algorithms.critic_ensemble import CriticOptions
+from hotloop.algorithms.sac import EntropyTarget, Hyper, SoftOptions, State
 from hotloop.envs import Spaces
 from hotloop.errors import ConfigError
 from hotloop.learner import adam_step, move_towards, value_and_grad
@@ -33,7 +34,7 @@ from hotloop.training.options import Count, Natural, ScheduledPositive
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(sac.Config):
+class Config(EntropyTarget, SoftOptions, CriticOptions):
     """Options of a TQC run."""
 
     critic_learning_rate: ScheduledPositive = 3e-4

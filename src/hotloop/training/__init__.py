@@ -38,7 +38,7 @@ _MODULES = {
     "StopAtReturn": "callbacks",
     "StopOnFile": "callbacks",
     "StopWithoutImprovement": "callbacks",
-    "Update": "off_policy",
+    "Update": "update_declaration",
     "check_algorithm": "algorithm_check",
     "hyper_of": "learners",
     "train_lanes": "lanes",

@@ -6,7 +6,6 @@ A round collects `train_frequency` steps of every environment, then runs the upd
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,7 +25,7 @@ from hotloop.errors import (
     ReplayError,
     shortened,
 )
-from hotloop.learner import Learner, Normalizer, UpdateRule
+from hotloop.learner import Learner, Normalizer
 from hotloop.ops.schedules import as_schedule
 from hotloop.policies import ActingPolicy, Exploration, PolicySnapshot
 from hotloop.rollouts import NUM_SLOTS, CollectionOptions, Rollout, Schedule
@@ -50,41 +49,11 @@ from hotloop.training.replay_sources import make_source
 from hotloop.training.resume import ResumedRun
 from hotloop.training.run_updates import UpdateRequest
 from hotloop.training.sources import Sources
+from hotloop.training.update_declaration import Update
 from hotloop.types import Array, Fragment
 
 # The maximum number of updates between two checks for NaN and infinity.
 MAX_UNCHECKED = 1_000
-
-
-@dataclass(frozen=True, kw_only=True)
-class Update:
-    """One of the updates of an off-policy algorithm.
-
-    Attributes:
-        function: `function(state, batch, noise, hyper, *, nets, config)` updates the state in place
-            and returns metrics, 0-d tensors by name, or a pair of metrics and |TD error|, (B,).
-        name: the name in messages.
-        every: the name of an option: the update runs with every n-th batch. None: with each.
-        times: the name of an option: the update runs n times in a row, with new noise. None: once.
-        has_noise: whether the function receives standard normal noise, (B, A), instead of None.
-    """
-
-    function: Callable[..., Any]
-    name: str = "update"
-    every: str | None = None
-    times: str | None = None
-    has_noise: bool = False
-
-    def rule(self, nets: Any, config: ReplayOptions) -> UpdateRule:
-        """Return the update rule for a run's networks and configuration."""
-        action_shape = policy_network(nets).network.action_spec.shape
-        return UpdateRule(
-            function=partial(self.function, nets=nets, config=config),
-            name=self.name,
-            every=1 if self.every is None else config.value_of(self.every),
-            times=1 if self.times is None else config.value_of(self.times),
-            noise_shape=(config.batch_size, math.prod(action_shape)) if self.has_noise else None,
-        )
 
 
 AnyReplayConfig = TypeVar("AnyReplayConfig", bound=ReplayOptions)

@@ -1,0 +1,47 @@
+"""The declaration of an update of an off-policy algorithm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from hotloop.learner import UpdateRule
+from hotloop.training.learners import policy_network
+from hotloop.training.options import ReplayOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Update:
+    """One of the updates of an off-policy algorithm.
+
+    Attributes:
+        function: `function(state, batch, noise, hyper, *, nets, config)` updates the state in place
+            and returns metrics, 0-d tensors by name, or a pair of metrics and |TD error|, (B,).
+        name: the name in messages.
+        every: the name of an option: the update runs with every n-th batch. None: with each.
+        times: the name of an option: the update runs n times in a row, with new noise. None: once.
+        has_noise: whether the function receives standard normal noise, (B, A), instead of None.
+        extra_noise: `extra_noise(config)` returns the number of further rows of noise.
+    """
+
+    function: Callable[..., Any]
+    name: str = "update"
+    every: str | None = None
+    times: str | None = None
+    has_noise: bool = False
+    extra_noise: Callable[[Any], int] = lambda config: 0
+
+    def rule(self, nets: Any, config: ReplayOptions) -> UpdateRule:
+        """Return the update rule for a run's networks and configuration."""
+        action_size = math.prod(policy_network(nets).network.action_spec.shape)
+        num_rows = config.batch_size + self.extra_noise(config)
+        return UpdateRule(
+            function=partial(self.function, nets=nets, config=config),
+            name=self.name,
+            every=1 if self.every is None else config.value_of(self.every),
+            times=1 if self.times is None else config.value_of(self.times),
+            noise_shape=(num_rows, action_size) if self.has_noise else None,
+        )
