@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.catalog import BENCHES
+from bench.train import scores
 from bench.train.start import seconds_by_path
 from hotloop import timing
 
@@ -50,3 +51,26 @@ def test_seconds_are_read_from_a_printed_tree():
         },
         rel=0.01,
     )
+
+
+def test_a_row_of_the_scores_states_seeds_interval_and_misses(monkeypatch):
+    """The middle of 5,000 to 6,000 reaches neither score, but its interval has the second one."""
+    references = (scores.Reference("zoo", 9_000.0, 1.0), scores.Reference("Tianshou", 5_750.0, 2.0))
+    monkeypatch.setattr(scores, "REFERENCES", {"ppo:HalfCheetah-v5": references})
+    runs = [
+        {"seed": seed, "mean_return": mean, "took_s": 60 * seed}
+        for seed, mean in zip((1, 2, 3, 5, 8), (5_000, 5_500, 5_600, 5_900, 6_000), strict=True)
+    ]
+    options = {"total_timesteps": 1_000_000}
+    cells = {"ppo:HalfCheetah-v5": {"options": options, "runs": runs}}
+    monkeypatch.setattr(scores.storage, "load", lambda _: {"cells": cells})
+    row = scores.scores_table().splitlines()[-1].split(" | ")
+    assert row[0].endswith("(older options)")
+    assert row[1:3] == ["1,000,000", "5: 1-3,5,8"]
+    assert row[3].startswith("5,666.7 (") and row[4:] == [
+        "5,600.0",
+        "zoo 9,000 ± 1, **missed**<br>Tianshou 5,750 ± 2, below, but inside the interval",
+        "3.0",
+        "`hotloop train ppo --env-id HalfCheetah-v5 --seeds 1-3,5,8` |",
+    ]
+    assert scores.scores_table("dqn") == ""

@@ -22,7 +22,7 @@ PARTS = (
 
 
 def between(text, name):
-    return text.partition(f"<!-- {name} -->\n")[2].partition(f"\n<!-- end {name} -->")[0]
+    return text.partition(f"<!-- {name} -->")[2].partition(f"<!-- end {name} -->")[0].strip("\n")
 
 
 @pytest.mark.parametrize("name", PAGES)
