@@ -67,7 +67,8 @@ def test_a_row_of_the_scores_states_seeds_interval_and_misses(monkeypatch):
     row = scores.scores_table().splitlines()[-1].split(" | ")
     assert row[0].endswith("(older options)")
     assert row[1:3] == ["1,000,000", "5: 1-3,5,8"]
-    assert row[3].startswith("5,666.7 (") and row[4:] == [
+    assert row[3].startswith("5,666.7 (")
+    assert row[4:] == [
         "5,600.0",
         "zoo 9,000 ± 1, **missed**<br>Tianshou 5,750 ± 2, below, but inside the interval",
         "3.0",

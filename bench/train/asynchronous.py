@@ -80,7 +80,12 @@ TASKS = {
 }
 HOLD_BACKS = (1, 4, 16, 64)
 PPO = "ppo"
-WAYS: dict[str, str] = {PPO: "ppo"}
+# Both algorithms have ppo's defaults. Otherwise ppo would have its preset of HalfCheetah-v5.
+_NO_PRESET = (
+    "--hidden-sizes 64 64 --activation tanh --initial-log-std 0 --update-epochs 10 --gamma 0.99 "
+    "--gae-lambda 0.95 --clip-range 0.2 --entropy-coef 0 --value-coef 0.5 --max-grad-norm 0.5"
+)
+WAYS: dict[str, str] = {PPO: f"ppo {_NO_PRESET}"}
 WAYS |= {f"appo, {count} held back": f"appo --hold-back {count}" for count in HOLD_BACKS}
 WAYS |= {
     f"appo, {count} held back, not corrected": (

@@ -10,6 +10,7 @@ import pytest
 import hotloop.cli
 from hotloop.algorithms import ALGORITHMS, find
 from hotloop.cli import main
+from hotloop.errors import ConfigError
 from hotloop.ops import products
 from hotloop.training.options.arguments import parse
 from tests.cli.run_command import run, signal_when, timesteps
@@ -56,6 +57,17 @@ def test_options_override_the_preset(capsys):
         "preset for Pendulum-v1: total_timesteps 20000, buffer_size 20000; options you set "
         "override it\n"
     )
+
+
+def test_a_custom_network_ignores_the_layers_of_a_preset(capsys):
+    config = parsed("dqn", "--env-id", "LunarLander-v3", "--network", "tests.policies.nets:Net")
+    defaults = find("dqn").config()
+    assert config.hidden_sizes == defaults.hidden_sizes
+    assert config.target_interval == 250 != defaults.target_interval
+    assert "hidden_sizes" not in capsys.readouterr().out
+    assert find("dqn").preset("LunarLander-v3", network="tests.policies.nets:Net") == config
+    with pytest.raises(ConfigError, match="leave `hidden_sizes`"):
+        find("dqn").preset("LunarLander-v3", network="tests.policies.nets:Net", hidden_sizes=(8,))
 
 
 def test_no_preset_is_printed_if_all_options_are_set(capsys):

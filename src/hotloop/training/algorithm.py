@@ -19,10 +19,18 @@ from hotloop.envs import Spaces, kept_global_generators
 from hotloop.envs.closing import closing_environments
 from hotloop.errors import ConfigError
 from hotloop.policies import Network
+from hotloop.policies.spec import is_built_in
 from hotloop.rollouts import CollectionOptions, Schedule
 from hotloop.runs import OnReport, Report, RunResult
 from hotloop.training.learners import policy_network
-from hotloop.training.options import AnyConfig, Factory, MaskOptions, MemoryOptions, Options
+from hotloop.training.options import (
+    AnyConfig,
+    Factory,
+    MaskOptions,
+    MemoryOptions,
+    NetworkOptions,
+    Options,
+)
 from hotloop.training.progress_display import ProgressDisplay
 from hotloop.training.run_updates import drive
 
@@ -188,7 +196,8 @@ class Algorithm(ABC, Generic[AnyConfig]):
 
     def preset(self, env_id: Factory, **options: Any) -> AnyConfig:
         """Return the configuration for an environment; `options` override the preset."""
-        return self.config(**{"env_id": env_id, **preset_of(self.presets, env_id), **options})
+        preset = without_layers(preset_of(self.presets, env_id), self.config, options)
+        return self.config(**{"env_id": env_id, **preset, **options})
 
     def _configure(
         self, config: AnyConfig | Factory | None, options: Mapping[str, Any]
@@ -247,3 +256,13 @@ def preset_of(presets: Mapping[str, Mapping[str, Any]], env_id: Factory) -> Mapp
         env_id = f"vizdoom:{env_id}"
     prefix = env_id[: max(env_id.rfind("/"), env_id.rfind(":")) + 1]
     return presets.get(env_id) or presets.get(prefix) or {}
+
+
+def without_layers(
+    preset: Mapping[str, Any], config_class: type, options: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """Return a preset without options of layers, if `options` have a custom network instead."""
+    network = options.get("network")
+    if network is None or is_built_in(network) or not issubclass(config_class, NetworkOptions):
+        return preset
+    return {name: x for name, x in preset.items() if name not in config_class.layer_options}

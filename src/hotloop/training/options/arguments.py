@@ -64,10 +64,10 @@ def parse(
         options["default"] = unchecked(**defaults)
     with _adapt_tyro():
         config = tyro.cli(unchecked, description=description, **options)
-    from hotloop.training.algorithm import preset_of
+    from hotloop.training.algorithm import preset_of, without_layers
     from hotloop.training.options import with_values
 
-    preset = preset_of(presets, config.env_id)
+    preset = without_layers(preset_of(presets, config.env_id), config_class, vars(config))
     if preset:
         # Parse again with the preset as defaults. Values that change come from the preset.
         before = config
