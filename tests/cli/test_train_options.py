@@ -169,7 +169,7 @@ def test_help_marks_options_that_may_be_schedules(capsys, monkeypatch):
     assert "Adam's α. (default: linear:0.001,0)" in out
     assert "--target {None}|FLOAT|SCHEDULE" in out
     assert "--network {None}|MODULE:NAME" in out
-    assert "preset replaces defaults (it exists for Pendulum-v1)." in out
+    assert "preset replaces defaults: `hotloop presets`." in out
     for name in to_json(Config()):
         assert f"--{name.replace('_', '-')}" in out
 

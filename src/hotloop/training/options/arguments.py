@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from tyro.constructors import ConstructorRegistry
 
 _MIN_COLUMNS = 40
-_MAX_LISTED = 3  # presets in a help text
 
 
 def parse(
@@ -52,10 +51,7 @@ def parse(
     presets = presets or {}
     description = config_class.__doc__ or ""
     if presets:
-        where = "`hotloop presets` lists them"
-        if len(presets) <= _MAX_LISTED:
-            where = f"it exists for {', '.join(presets)}"
-        description += f"\n\nThe environment's preset replaces defaults ({where})."
+        description += "\n\nThe environment's preset replaces defaults: `hotloop presets`."
     if epilog:
         description += f"\n\n{epilog}"
     args = _checked_arguments(args, config_class, prog)
