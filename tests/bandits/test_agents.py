@@ -1,7 +1,6 @@
 """Each agent has its own file, documents its settings and loads without Numba."""
 
 import ast
-import subprocess
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -45,12 +44,3 @@ def test_settings_are_documented_and_validated(kind):
 def test_units():
     assert EpsilonGreedy().unit_of("initial_value") == "units of reward"
     assert EpsilonGreedy().unit_of("epsilon") == "dimensionless"
-
-
-def test_settings_load_without_numba():
-    code = (
-        "import sys; import hotloop.bandits as b, hotloop.bandits.figure_plans\n"
-        "[agent() for agent in b.AGENTS.values()]; print('numba' in sys.modules)"
-    )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout == "False\n"

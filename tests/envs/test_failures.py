@@ -30,8 +30,6 @@ def step_on(envs, num_steps: int = 100) -> None:
         ("four", r"must return \(obs, .*, info\), got a tuple of length 4: .*old Gym"),
         ("none", r"must return \(obs, .*, info\), got None"),
         ("reward_none", r"reward must be one number, got None: return `float\(reward\)`"),
-        ("reward_array", r"reward must be one number, got an array of shape \(3,\)"),
-        ("reward_text", "reward must be one number, got '1'"),
     ],
 )
 def test_step_failures(failure, message):
@@ -159,16 +157,6 @@ def test_tuple_observations_must_match_their_length():
         envs.step(np.zeros(1, np.int64))
 
 
-def test_terminated_must_be_one_flag():
-    class Flags(CountingEnv):
-        def step(self, action):
-            return self.observe(), 1.0, np.zeros(2, np.bool_), False, {}
-
-    message = "step 0: `terminated` must be True or False, got an array of shape"
-    with pytest.raises(EnvironmentFailure, match=message):
-        step_on(make_vec(Flags))
-
-
 def test_step_before_reset():
     for make in (CountingEnv, lambda: SyncVectorEnv([CountingEnv])):
         with pytest.raises(EnvironmentFailure, match="call `reset` before `step`"):
@@ -203,17 +191,6 @@ def test_same_step_without_final_obs():
     mode = AutoresetMode.SAME_STEP
     envs = make_vec(lambda: WithoutInfo(SyncVectorEnv([CountingEnv], autoreset_mode=mode)))
     with pytest.raises(EnvironmentFailure, match=r"must have `final_obs` .* got \[\]"):
-        step_on(envs)
-
-
-def test_vector_rewards_of_the_wrong_shape():
-    class RewardColumn(gymnasium.vector.VectorWrapper):
-        def step(self, actions):
-            obs, rewards, *outputs = self.env.step(actions)
-            return obs, rewards[:, None], *outputs
-
-    envs = make_vec(lambda: RewardColumn(SyncVectorEnv([CountingEnv] * 2)))
-    with pytest.raises(EnvironmentFailure, match=r"rewards must be 2 numbers, got .* \(2, 1\)"):
         step_on(envs)
 
 

@@ -152,19 +152,15 @@ def test_other_flags_are_refused(mode, name):
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("info", [None, [], (), "", 0])
-def test_info_must_be_a_dict(mode, info):
-    message = "environment 0, episode 0, step 0: `info` must be a dict, got "
-    with pytest.raises(EnvironmentFailure, match=message):
-        first_step(lambda: mode(info=info))
+def test_info_must_be_a_dict(mode):
+    for info in (None, [], "", 0):
+        assert_refused(mode, "`info` must be a dict, got ", info=info)
 
 
 @pytest.mark.parametrize("reward", [[1, 2], (1, 2), torch.tensor([1.0, 2.0]), np.array([1, 2])])
 def test_vector_rewards_are_two_numbers(reward):
-    assert first_step(lambda: make_vec(lambda: ReturnsVector(reward=reward))).reward.tolist() == [
-        1,
-        2,
-    ]
+    step = first_step(lambda: make_vec(lambda: ReturnsVector(reward=reward)))
+    assert step.reward.tolist() == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -202,6 +198,11 @@ def speeds(value, space=PAIR):
     return obs
 
 
+RANGE = "the observation must lie within ±3.4e38"
+TWO = {"space": Box(-np.inf, np.inf, (2,), np.float64), "first": np.zeros(2)}
+OF_PAIR, OF_IMAGE = ({"space": x, "first": speeds(0, x)} for x in (PAIR, IMAGE))
+
+
 @pytest.mark.filterwarnings("ignore:overflow encountered in cast")
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
@@ -210,26 +211,10 @@ def speeds(value, space=PAIR):
         ({"reward": 1e39}, r"step 0: the reward must lie within ±3.4e38, .* got 1e\+39: scale"),
         ({"reward": -(10**40)}, r"step 0: the reward must lie within ±3.4e38, .* got -1e\+40"),
         ({"reward": 10**400}, "step 0: the reward is an integer beyond 1e308"),
-        (
-            {"space": PAIR, "first": speeds(0), "obs": speeds(-1e39)},
-            r"step 0: part 'speed': the observation must lie within ±3.4e38, .* got -1e\+39",
-        ),
-        (
-            {"space": IMAGE, "first": speeds(0, IMAGE), "obs": speeds(1e200, IMAGE)},
-            r"step 0: part 'speed': the observation must lie within ±3.4e38, .* got 1e\+200",
-        ),
-        (
-            {"space": PAIR, "first": speeds(1e39)},
-            r"at its reset: part 'speed': the observation must lie within ±3.4e38",
-        ),
-        (
-            {
-                "space": Box(-np.inf, np.inf, (2,), np.float64),
-                "first": np.zeros(2),
-                "obs": np.array([0.0, 1e39]),
-            },
-            r"step 0: the observation must lie within ±3.4e38, .* got 1e\+39",
-        ),
+        ({**OF_PAIR, "obs": speeds(-1e39)}, rf"step 0: part 'speed': {RANGE}, .* got -1e\+39"),
+        ({**OF_IMAGE, "obs": speeds(1e200, IMAGE)}, rf"part 'speed': {RANGE}, .* got 1e\+200"),
+        ({**OF_PAIR, "first": speeds(1e39)}, f"at its reset: part 'speed': {RANGE}"),
+        ({**TWO, "obs": np.array([0.0, 1e39])}, rf"step 0: {RANGE}, .* got 1e\+39"),
     ],
 )
 def test_numbers_beyond_float32_are_named(mode, values, message):

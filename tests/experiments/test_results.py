@@ -107,11 +107,14 @@ def test_an_unrelated_file_is_rejected(path, content):
     assert path.read_bytes() == content
 
 
+def change(path, statement, *values):
+    """Change a file by a statement of SQL."""
+    with contextlib.closing(sqlite3.connect(path)) as file, file:
+        file.execute(statement, values)
+
+
 def test_an_unrelated_database_is_rejected(path):
-    file = sqlite3.connect(path)
-    file.execute("CREATE TABLE bookmarks (name TEXT)")
-    file.commit()
-    file.close()
+    change(path, "CREATE TABLE bookmarks (name TEXT)")
     content = path.read_bytes()
     with pytest.raises(ConfigError, match="not a hotloop sweep: it has the tables bookmarks"):
         Results(path)
@@ -134,9 +137,7 @@ def test_views_without_an_end_are_not_queried(path, table):
 
 def test_a_long_name_of_a_version_is_cut(path):
     Results(path).close()
-    with contextlib.closing(sqlite3.connect(path)) as file:
-        file.execute("UPDATE sweep SET value = ? WHERE name = 'format'", ("9" * 10**6,))
-        file.commit()
+    change(path, "UPDATE sweep SET value = ? WHERE name = 'format'", "9" * 10**6)
     with pytest.raises(ConfigError) as caught:
         Results(path)
     assert len(str(caught.value)) < 1000
@@ -182,10 +183,7 @@ def test_a_file_that_was_cut_short_is_refused(path):
 
 def test_a_file_of_another_version_is_refused(path):
     Results(path).close()
-    file = sqlite3.connect(path)
-    file.execute("UPDATE sweep SET value = '99' WHERE name = 'format'")
-    file.commit()
-    file.close()
+    change(path, "UPDATE sweep SET value = '99' WHERE name = 'format'")
     with pytest.raises(ConfigError, match=r"of format 99, made by hotloop .* reads format 3"):
         Results(path)
 

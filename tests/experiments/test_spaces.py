@@ -1,8 +1,6 @@
 """Spaces as text: parsing, draws, grids and invalid input."""
 
 import math
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -87,18 +85,6 @@ def test_an_unknown_option_suggests_the_nearest():
         space_of(learning_rat="1e-3")
     with pytest.raises(ConfigError, match="is given twice"):
         parse_assignments(["gae_lambda=0.9", "gae-lambda=0.95"])
-
-
-def test_grids_of_bandits_need_neither_torch_nor_optuna():
-    code = (
-        "import sys; from hotloop.bandits.grids import Grid\n"
-        "assert len(Grid('ucb', {'c': 'log:0.1,10,5'})) == 5\n"
-        "print([x for x in ('torch', 'optuna', 'gymnasium') if x in sys.modules])"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert result.stdout == "[]\n"
 
 
 def test_draws_depend_on_seed_and_number_alone_and_stay_inside():

@@ -15,11 +15,12 @@ from hotloop.policies import (
     Network,
     PolicySnapshot,
     TrainedPolicy,
+    actor,
     actor_critic,
     network_from_json,
 )
 from hotloop.policies.forward import LearnedNetwork
-from hotloop.policies.heads import Categorical
+from hotloop.policies.heads import HEADS, Categorical
 from hotloop.policies.initialization import orthogonal
 from tests.policies.nets import Spaces
 
@@ -39,6 +40,7 @@ BOX = ActionSpec(
 FAR_BOX = ActionSpec(
     kind="box", shape=(2,), dtype="float32", low=(10.3, -math.inf), high=(30.3, math.inf)
 )
+BOUNDED = ActionSpec(kind="box", shape=(2, 1), dtype="float32", low=(-0.5, 1.0), high=(0.5, 4.0))
 FAR_SCALE = np.float32([20.3, 0.0]), np.float32([10.0, 1.0])  # c and h of the actions c + h · u
 SPECS = {"discrete": DISCRETE, "multi_discrete": MULTI, "box": BOX, "far_box": FAR_BOX}
 
@@ -229,17 +231,25 @@ def test_orthogonal_matrices_are_uniform():
     assert abs(np.mean(corners)) < 4 * math.sqrt(1 / 3 / 1000)
 
 
-@pytest.mark.parametrize("kind", SPECS)
+@pytest.mark.parametrize(
+    "kind", [*SPECS, "squashed_gaussian", "deterministic", "greedy", "dueling"]
+)
 @pytest.mark.parametrize("shared_trunk", [False, True])
 def test_json_round_trip(kind, shared_trunk):
-    network = actor_critic(
-        Spaces(obs_spec(2, 3), SPECS[kind]), hidden_sizes=(5,), shared_trunk=shared_trunk
-    )
+    changes = [{"hidden_sizes": [6]}]
+    if kind in SPECS:
+        spaces = Spaces(obs_spec(2, 3), SPECS[kind])
+        network = actor_critic(spaces, hidden_sizes=(5,), shared_trunk=shared_trunk)
+        changes.append({"shared_trunk": not shared_trunk})
+    else:
+        is_discrete = kind in ("greedy", "dueling")
+        spaces = Spaces(obs_spec(2, 3), DISCRETE if is_discrete else BOUNDED)
+        network = actor(spaces, HEADS[kind](), hidden_sizes=(5, 4), activation="tanh")
     fields = json.loads(json.dumps(network.to_json()))
     assert Network.from_json(fields) == network
     assert network_from_json(fields) == network
-    other = {**fields, "body": {**fields["body"], "shared_trunk": not shared_trunk}}
-    assert network_from_json(other) != network
+    for change in changes:
+        assert network_from_json({**fields, "body": {**fields["body"], **change}}) != network
 
 
 def test_parameters_of_another_network_are_refused():

@@ -1,3 +1,4 @@
+import contextlib
 import functools
 import json
 import math
@@ -322,6 +323,21 @@ def insert(attribute, make):
     return build(prepare=assign(**{attribute: make}), forward=method)
 
 
+WITHOUT_STATISTICS = functools.partial(nn.BatchNorm1d, 4, track_running_stats=False)
+
+
+def spectral():
+    return nn.utils.spectral_norm(nn.Linear(4, 4))
+
+
+def doubles():
+    return nn.Parameter(torch.zeros(3).double())
+
+
+def draw_by_numpy():
+    return nn.Parameter(torch.tensor(np.random.default_rng().random(3)).float())
+
+
 GOT = r"must return \(head, value\), torch.float32 of shapes \(2, 3\) \(logits\) and \(2,\).*got "
 
 
@@ -337,52 +353,20 @@ GOT = r"must return \(head, value\), torch.float32 of shapes \(2, 3\) \(logits\)
         (returns(lambda _, head, value: {"head": head}), ShapeError, GOT + "a dict"),
         (returns(lambda self, head, value: self.gone), ConfigError, "but raised AttributeError"),
         (returns(lambda _, head, value: [head, value[:, None]]), None, ""),
-        (
-            returns(lambda _, head, value: (head, value[:, None].squeeze())),
-            ShapeError,
-            r"\(1,\), for a batch of 1",
-        ),
-        (
-            insert("norm", lambda: nn.BatchNorm1d(4)),
-            ConfigError,
-            "buffer `norm.running_mean` changes",
-        ),
-        (
-            insert("norm", lambda: nn.BatchNorm1d(4, track_running_stats=False)),
-            ConfigError,
-            "Expected more than 1 value|mixes the rows",
-        ),
-        (
-            insert("norm", lambda: nn.utils.spectral_norm(nn.Linear(4, 4))),
-            ConfigError,
-            "buffer `norm.weight_u` changes",
-        ),
+        (returns(lambda _, *x: (x[0], x[1][:, None].squeeze())), ShapeError, "a batch of 1"),
+        (returns(lambda _, head, value: (head.softmax(0), value)), ConfigError, "mixes the rows"),
+        (insert("norm", lambda: nn.BatchNorm1d(4)), ConfigError, "`norm.running_mean` changes"),
+        (insert("norm", WITHOUT_STATISTICS), ConfigError, "than 1 value|mixes the rows"),
+        (insert("norm", spectral), ConfigError, "buffer `norm.weight_u` changes"),
         (insert("norm", lambda: nn.BatchNorm1d(4).eval()), None, ""),
         (insert("drop", lambda: nn.Dropout(0.01)), ConfigError, "`drop` is dropout"),
         (insert("drop", lambda: nn.Dropout(0.5).eval()), None, ""),
         (insert("drop", lambda: nn.functional.dropout), ConfigError, "differ between two calls"),
-        (returns(lambda _, head, value: (head.softmax(0), value)), ConfigError, "mixes the rows"),
         (build(prepare=lambda self, _: self.double()), ConfigError, "raised RuntimeError"),
-        (
-            build(prepare=assign(unused=lambda: nn.Parameter(torch.zeros(3).double()))),
-            ConfigError,
-            "must be torch.float32 on the CPU, but `unused` is torch.float64 on cpu",
-        ),
+        (build(prepare=assign(unused=doubles)), ConfigError, "`unused` is torch.float64 on cpu"),
         (build(prepare=lambda self, _: self.requires_grad_(False)), ConfigError, "no parameter"),
-        (
-            build(
-                prepare=assign(
-                    w=lambda: nn.Parameter(torch.tensor(np.random.default_rng().random(3)).float())
-                )
-            ),
-            ConfigError,
-            "`w` differs between two constructions: draw from torch's generator",
-        ),
-        (
-            lambda obs_shape, head_size: 1 / 0,
-            ConfigError,
-            r"raised ZeroDivisionError.*test_user_modules.py",
-        ),
+        (build(prepare=assign(w=draw_by_numpy)), ConfigError, "`w` differs between two constr"),
+        (lambda *_: 1 / 0, ConfigError, r"raised ZeroDivisionError.*test_user_modules.py"),
         (lambda obs_shape: None, ConfigError, r"obs_shape=\(4,\) and head_size=3 raised TypeError"),
         (lambda obs_shape, head_size: None, ConfigError, "must be a torch.nn.Module, got a NoneTy"),
         (lambda *_: SHARED_MODULE, ConfigError, "same module twice"),
@@ -390,10 +374,7 @@ GOT = r"must return \(head, value\), torch.float32 of shapes \(2, 3\) \(logits\)
     ],
 )
 def test_unsuitable_modules_are_refused(net, error, match):
-    if error is None:
-        make_network(net, obs_spec(4), DISCRETE)
-        return
-    with pytest.raises(error, match=match):
+    with contextlib.nullcontext() if error is None else pytest.raises(error, match=match):
         make_network(net, obs_spec(4), DISCRETE)
 
 
@@ -418,14 +399,6 @@ def test_error_names_the_users_line():
 def test_empty_observations_are_refused():
     with pytest.raises(SpaceError, match="observations must hold a number"):
         make_network(nets.Net, obs_spec(0), DISCRETE)
-
-
-def test_parameters_of_another_network_are_refused():
-    network = make_network(nets.Net, obs_spec(4), DISCRETE)
-    params = network.initial_parameters(1)
-    params["policy.weight"] = params["policy.weight"].T
-    with pytest.raises(CheckpointError, match=r"`policy.weight` must have shape \(3, 16\)"):
-        ActingPolicy(network, PolicySnapshot(0, params))
 
 
 # --- modules of actors and critics ----------------------------------------------------------------
@@ -541,6 +514,10 @@ def bad_critic(change):
     return type("Bad", (BareCritic,), {"change": lambda self, value: change(value)})
 
 
+def bad_actor(change):
+    return type("Bad", (BareActor,), {"change": lambda self, head: change(head)})
+
+
 class BareActor(nn.Module):
     def __init__(self, obs_shape, head_size):
         super().__init__()
@@ -550,15 +527,14 @@ class BareActor(nn.Module):
         return self.change(self.linear(obs.flatten(1)))
 
 
-def bad_actor(change):
-    return type("Bad", (BareActor,), {"change": lambda self, head: change(head)})
-
-
 VALUE = r"must return value, torch.float32 of shape \(2,\), for a batch of 2 observations of shape "
 VALUE += r"\(2, 3\) and actions of shape \(2,\), got "
 HEAD = (
     r"must return head, torch.float32 of shape \(2, 3\) \(the value of each action\), for a .*got "
 )
+
+
+RAISES = r"must take observations of shape \(2, 2, 3\), torch.float32, and actions of shape \(2, 2"
 
 
 @pytest.mark.parametrize(
@@ -567,24 +543,14 @@ HEAD = (
         (lambda x: x, None, ""),
         (lambda x: x[:, 0], None, ""),
         (lambda x: x.double(), ShapeError, VALUE + r"torch.float64 \(2, 1\)"),
-        (lambda x: x.mean(), ShapeError, VALUE + r"torch.float32 \(\)"),
         (lambda x: (x, x), ShapeError, VALUE + r"\(torch.float32 \(2, 1\), torch"),
-        (lambda x: None, ShapeError, VALUE + "a NoneType"),
         (lambda x: x.softmax(0), ConfigError, "mixes the rows"),
         (lambda x: x + torch.rand(()), ConfigError, "differ between two calls"),
-        (
-            lambda x: x.gone,
-            ConfigError,
-            r"must take observations of shape \(2, 2, 3\), torch.float32, and actions of shape "
-            r"\(2, 2\), torch.float32, but raised AttributeError",
-        ),
+        (lambda x: x.gone, ConfigError, RAISES + r"\), torch.float32, but raised AttributeError"),
     ],
 )
 def test_unsuitable_critic_modules_are_refused(change, error, match):
-    if error is None:
-        critics(BOUNDED_SPACES, module=bad_critic(change))
-        return
-    with pytest.raises(error, match=match):
+    with contextlib.nullcontext() if error is None else pytest.raises(error, match=match):
         critics(BOUNDED_SPACES, module=bad_critic(change))
 
 
@@ -595,15 +561,11 @@ def test_unsuitable_critic_modules_are_refused(change, error, match):
         (lambda x: (x, x[:, 0]), ShapeError, HEAD + r"\(torch.float32 \(2, 3\), torch"),
         (lambda x: [x], ShapeError, HEAD + r"\(torch.float32 \(2, 3\)\)"),
         (lambda x: x[:, :2], ShapeError, HEAD + r"torch.float32 \(2, 2\)"),
-        (lambda x: x.softmax(0), ConfigError, "mixes the rows"),
         (lambda x: x.gone, ConfigError, r"shape \(2, 2, 3\), torch.float32, but raised Attribute"),
     ],
 )
 def test_unsuitable_actor_modules_are_refused(change, error, match):
-    if error is None:
-        actor(ACTORS["greedy"], Greedy(), network=bad_actor(change))
-        return
-    with pytest.raises(error, match=match):
+    with contextlib.nullcontext() if error is None else pytest.raises(error, match=match):
         actor(ACTORS["greedy"], Greedy(), network=bad_actor(change))
 
 

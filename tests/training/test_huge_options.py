@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import subprocess
-import sys
 
 import pytest
 
@@ -83,90 +81,57 @@ def test_every_count_is_refused_or_harmless(name):
             assert getattr(config, option) == value
 
 
+FREE = ", and 18 GiB are free: "
+INLINE = {"envs_per_worker": 1, "backend": "inline"}
+
+
 @pytest.mark.parametrize(
-    ("options", "sentence"),
+    ("options", "size", "advice"),
     [
-        (
-            {"num_envs": 10**9},
-            "1,000,000,000 environments × 128 steps take at least 3.3 TiB, and 18 GiB are free: "
-            "lower `num_envs` or `num_steps`",
-        ),
-        (
-            {"num_envs": 1, "num_steps": 10**9},
-            "1 environment × 1,000,000,000 steps take at least 980 GiB, and 18 GiB are free: "
-            "lower `num_steps`",
-        ),
-        (
-            {"workers": 10**6, "envs_per_worker": 1},
-            "1,000,000 workers take at least 15 TiB, and 18 GiB are free: lower `workers`",
-        ),
-        (
-            {"workers": 2, "envs_per_worker": 10**9},
-            "2,000,000,000 environments × 128 steps take at least 13 TiB, and 18 GiB are free: "
-            "lower `envs_per_worker` or `num_steps`",
-        ),
-        (
-            {"workers": 10**6, "envs_per_worker": 1, "backend": "inline"},
-            "1,000,000 environments × 128 steps take at least 125 GiB, and 18 GiB are free: "
-            "lower `envs_per_worker` or `num_steps`",
-        ),
-        (
-            {"hidden_sizes": (10**6, 10**6)},
-            "1,000,002,000,000 parameters and more take at least 14 TiB, and 18 GiB are free: "
-            "lower `hidden_sizes`",
-        ),
-        (
-            {"num_steps": 10**6, "num_minibatches": 1, "hidden_sizes": (1000, 1000)},
-            "the hidden layers of 8,000,000 transitions take at least 59 GiB, and 18 GiB are free: "
-            "raise `num_minibatches`, or lower `hidden_sizes`",
-        ),
-        (
-            {"update_epochs": 10**7},
-            "10,000,000 passes over 1,024 transitions take at least 76 GiB, and 18 GiB are free: "
-            "lower `update_epochs`",
-        ),
-        (
-            {"eval_interval": 1, "eval_episodes": 10**9},
-            "1,000,000,000 episodes take at least 119 GiB, and 18 GiB are free: "
-            "lower `eval_episodes`",
-        ),
-        (
-            {"torch_threads": 100_000},
-            "`torch_threads` must be at most 512, got 100,000: more threads than cores "
-            "only wait for each other",
-        ),
-        (
-            {"num_envs": 2**63},
-            "`num_envs` must be less than 2⁶³, got 9223372036854775808",
-        ),
+        ({"num_envs": 10**9}, "1,000,000,000 environments × 128 steps take at least 3.3 TiB",
+         "lower `num_envs` or `num_steps`"),
+        ({"num_envs": 1, "num_steps": 10**9},
+         "1 environment × 1,000,000,000 steps take at least 980 GiB", "lower `num_steps`"),
+        ({"workers": 10**6, "envs_per_worker": 1}, "1,000,000 workers take at least 15 TiB",
+         "lower `workers`"),
+        ({"workers": 2, "envs_per_worker": 10**9},
+         "2,000,000,000 environments × 128 steps take at least 13 TiB",
+         "lower `envs_per_worker` or `num_steps`"),
+        ({"workers": 10**6, **INLINE}, "1,000,000 environments × 128 steps take at least 125 GiB",
+         "lower `envs_per_worker` or `num_steps`"),
+        ({"hidden_sizes": (10**6, 10**6)},
+         "1,000,002,000,000 parameters and more take at least 14 TiB", "lower `hidden_sizes`"),
+        ({"num_steps": 10**6, "num_minibatches": 1, "hidden_sizes": (1000, 1000)},
+         "the hidden layers of 8,000,000 transitions take at least 59 GiB",
+         "raise `num_minibatches`, or lower `hidden_sizes`"),
+        ({"update_epochs": 10**7}, "10,000,000 passes over 1,024 transitions take at least 76 GiB",
+         "lower `update_epochs`"),
+        ({"eval_interval": 1, "eval_episodes": 10**9},
+         "1,000,000,000 episodes take at least 119 GiB", "lower `eval_episodes`"),
+        ({"torch_threads": 100_000}, "`torch_threads` must be at most 512, got 100,000: more "
+         "threads than cores only wait for each other", ""),
+        ({"num_envs": 2**63}, "`num_envs` must be less than 2⁶³, got 9223372036854775808", ""),
     ],
-)
-def test_messages_of_ppo(options, sentence):
+)  # fmt: skip
+def test_messages_of_ppo(options, size, advice):
     with pytest.raises(ConfigError) as raised:
         find("ppo").config(**options)
-    assert str(raised.value) == sentence
+    assert str(raised.value) == size + (FREE + advice if advice else "")
 
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (
-            {"train_frequency": 10**9, "num_envs": 4},
-            "4 environments × 1,000,000,000 steps take at least 1.0 TiB, and 18 GiB are free: "
-            "lower `num_envs` or `train_frequency`",
-        ),
-        (
-            {"batch_size": 10**8, "buffer_size": 10**9, "total_timesteps": 10**9},
-            "the hidden layers of 100,000,000 transitions take at least 190 GiB, and 18 GiB are "
-            "free: lower `batch_size`, or lower `hidden_sizes`",
-        ),
-        (
-            {"batch_size": 2_001, "total_timesteps": 2_000, "learning_starts": 10},
-            "`batch_size` must be no more than `total_timesteps`, or nothing is learned, got 2,001 "
-            "of 2,000: lower `batch_size` or raise `total_timesteps`",
-        ),
+        ({"train_frequency": 10**9, "num_envs": 4}, "4 environments × 1,000,000,000 steps take at "
+         f"least 1.0 TiB{FREE}lower `num_envs` or `train_frequency`"),
+        ({"batch_size": 10**8, "buffer_size": 10**9, "total_timesteps": 10**9},
+         "the hidden layers of 100,000,000 transitions take at least 190 GiB"
+         f"{FREE}lower `batch_size`, or lower `hidden_sizes`"),
+        ({"batch_size": 2_001, "total_timesteps": 2_000, "learning_starts": 10},
+         "`batch_size` must be no more than `total_timesteps`, or nothing is learned, got 2,001 "
+         "of 2,000: lower `batch_size` or raise `total_timesteps`"),
     ],
-)
+)  # fmt: skip
 def test_messages_of_sac(options, sentence):
     with pytest.raises(ConfigError) as raised:
         find("sac").config(**options)
@@ -217,11 +182,7 @@ def test_a_stored_configuration_is_checked_too():
     ("args", "message"),
     [
         (["ppo", "--num-envs", "1000000000"], "1,000,000,000 environments × 128 steps take"),
-        (["ppo", "--num-steps", "1000000000"], "8 environments × 1,000,000,000 steps take"),
-        (["ppo", "--num-steps", "999999999", "--num-minibatches", "7"], "environments × 999,999"),
-        (["ppo", "--torch-threads", "100000"], "`torch_threads` must be at most 512"),
         (["sac", "--n-step", "1" + "0" * 30], "`n_step` must be less than 2⁶³"),
-        (["ppo", "--hidden-sizes", "1000000", "1000000"], "parameters and more take at least"),
     ],
 )
 def test_command_prints_the_message(args, message, capsys, tmp_path, monkeypatch):
@@ -232,11 +193,3 @@ def test_command_prints_the_message(args, message, capsys, tmp_path, monkeypatch
     assert message in error
     assert error.count("\n") == 1
     assert not list(tmp_path.iterdir())
-
-
-def test_neither_torch_nor_gymnasium_is_imported():
-    code = (
-        "import sys, hotloop.training.options, hotloop.base.memory\n"
-        "assert not {'torch', 'gymnasium', 'numba'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=200)

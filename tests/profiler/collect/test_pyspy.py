@@ -134,26 +134,22 @@ def test_pyspy_may_not_trace(fake, tmp_path, monkeypatch, scope, container, caus
     assert spy.stop() == f"py-spy may not trace the program: {cause}"
 
 
+NO_PYTHON = "Error: No python processes found in process 4711 or any of its subprocesses"
+NO_SAMPLES = "py-spy took no samples: the program ended too soon, or did not use a core"
+
+
 @pytest.mark.parametrize(
     ("script", "problem"),
     [
-        (
-            "echo 'Error: No python processes found in process 4711 or any of its subprocesses'"
-            ">&2; exit 1",
-            "py-spy found no Python to sample: the program ended too soon, or has no Python code",
-        ),
-        (
-            ": > $output",
-            "py-spy took no samples: the program ended too soon, or did not use a core",
-        ),
+        (f"echo '{NO_PYTHON}' >&2; exit 1", "py-spy found no Python to sample: the program ended "
+         "too soon, or has no Python code"),
+        (": > $output", NO_SAMPLES),
         ("echo first >&2; echo last >&2; exit 3", "py-spy failed with exit code 3: last"),
-        (
-            "echo 'Error: it broke\n\nStack backtrace:\n  0: main' >&2; exit 3",
-            "py-spy failed with exit code 3: it broke",
-        ),
+        ("echo 'Error: it broke\n\nStack backtrace:\n  0: main' >&2; exit 3",
+         "py-spy failed with exit code 3: it broke"),
         ("exit 3", "py-spy failed with exit code 3: no error message"),
     ],
-)
+)  # fmt: skip
 def test_other_failures(fake, tmp_path, script, problem):
     fake(script)
     assert pyspy.attach(4711, tmp_path / "py-spy.txt").stop() == problem

@@ -249,23 +249,11 @@ def test_windows_of_updates_do_not_limit_environment_gains():
 
     recorded = profiled(program(large_kernels, ms=120))
     assert [banner.rule for banner in banners(recorded)] == ["gpu-bound"]
-    main = process(
-        samples=[
-            sample(
-                "<module> (train.py:9)",
-                "Walker.step (/lib/python3.12/site-packages/gymnasium/envs/walker.py:8)",
-                elapsed_s=8.0,
-                sleep=8.0,
-            ),
-            sample(
-                "<module> (train.py:40)",
-                "backward (/lib/python3.12/site-packages/torch/autograd/__init__.py:91)",
-                elapsed_s=2.0,
-                on_core_s=2.0,
-            ),
-        ],
-        cores=8,
-    )
+    step = ("<module> (train.py:9)", "Walker.step (/site-packages/gymnasium/envs/walker.py:8)")
+    learn = ("<module> (train.py:40)", "backward (/site-packages/torch/autograd/__init__.py:91)")
+    samples = [sample(*step, elapsed_s=8.0, sleep=8.0)]
+    samples += [sample(*learn, elapsed_s=2.0, on_core_s=2.0)]
+    main = process(samples=samples, cores=8)
     example = session(main, gpu=recorded.gpu)
     assert banners(example) == []
     evidence = Evidence(example)
