@@ -79,7 +79,7 @@ CLUSTER = "docs/cluster.md"
 WORKERS = "docs/workers.md"
 ACCELERATE, ACCELERATED = "docs/accelerate.md", ("ppo", "sac", "td3", "dqn")
 PEER_CURVES = "--timesteps 100000 --seeds 5 --peer"
-SHORT_CURVES = "--timesteps 10000 --seeds 10 --peer"
+SHORT_CURVES = "--timesteps 6000 --seeds 5 --peer --execution eager"
 
 BENCHES: dict[str, Bench] = {
     "list": Bench("bench.list", "this list", "a moment"),

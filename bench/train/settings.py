@@ -47,7 +47,7 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
         "Pendulum-v1": {
             "learning_starts": 500,
             "hidden_sizes": (64, 64),
-            "critic_hidden_sizes": (256, 256),
+            "critic_hidden_sizes": (64, 64),
         },
         "HalfCheetah-v5": {"learning_starts": 5_000, "critic_hidden_sizes": (256, 256)},
     },
@@ -83,7 +83,8 @@ COMMON: dict[str, dict[str, Any]] = {
 # Threads of every contender's update. Tiny networks are slower on two.
 THREADS = {"ppo": 1, "sac": 2, "tqc": 1, "crossq": 1, "td3": 2, "dqn": 1}
 TIMESTEPS = {
-    **dict.fromkeys(("sac", "tqc", "crossq", "td3"), 10_000),
+    **dict.fromkeys(("sac", "td3"), 10_000),
+    **dict.fromkeys(("tqc", "crossq"), 6_000),
     "ppo": 102_400,
     "dqn": 100_000,
 }

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     )
     from hotloop.training.lanes import train_lanes
     from hotloop.training.learners import hyper_of
-    from hotloop.training.off_policy import OffPolicy, Update
+    from hotloop.training.off_policy import OffPolicy
     from hotloop.training.on_policy import OnPolicy
     from hotloop.training.replay import Replay, ReplayBatch, ReplaySource
     from hotloop.training.several_policies import train_policies
+    from hotloop.training.update_declaration import Update
 
 _MODULES = {
     "Algorithm": "algorithm",
