@@ -30,6 +30,7 @@ FIELDS = {
     "terminated": ((), np.bool_),
 }
 IMAGES = {"obs": ((40, 30), np.uint8), "next_obs": ((40, 30), np.uint8)}
+SHARED, TO_GO = {"share_next_obs": True}, {"weight_from": "return_to_go"}
 
 
 def transition(number=0, count=None, fields=FIELDS):
@@ -147,32 +148,23 @@ def has_priorities(twins):
 
 
 @pytest.mark.parametrize("weight", [np.nan, -np.inf, 1e291, np.float32(np.inf)])
-@pytest.mark.parametrize("kind", [float, np.asarray])
-def test_weights_must_be_finite(weighted_twins, weight, kind):
+def test_weights_must_be_finite(weighted_twins, weight):
     twins, requirement = weighted_twins, "`weight` must be a finite number"
-    if isinstance(weight, np.float32):
-        kind = np.float32
     value = rf"got {'-?'}({'nan' if weight != weight else 'inf|1e.?291'})"
     if float(weight) == 1e291 and isinstance(twins.buffer.sampler, Prioritized):
         return  # its power is finite
-    for env in (0, 1):
-        if takes_weights(twins):
-            match = f"{requirement}.*{value} at position 0; nothing was"
-            twins.assert_refused(
-                ReplayError, match, "add", env=env, weight=kind(weight), **twins.transition(5)
-            )
+    match = f"{requirement}.*{value} at position 0; nothing was"
+    for kind in (float, np.asarray, np.float32) if takes_weights(twins) else ():
+        if kind is not np.float32 or np.isinf(weight):
+            step = twins.transition(5)
+            twins.assert_refused(ReplayError, match, "add", env=1, weight=kind(weight), **step)
     for place in (0, 3, 7):
         weights = np.ones(8)
         weights[place] = weight
         match = f"{requirement}.*{value} at position {place}; nothing was"
-        if takes_weights(twins):
-            twins.assert_refused(
-                ReplayError, match, "extend", weight=weights, **twins.transition(5, count=8)
-            )
-            for values in (weights.tolist(), np.where(np.isinf(weights), weights, weights)):
-                twins.assert_refused(
-                    ReplayError, match, "extend", weight=values, **twins.transition(5, count=8)
-                )
+        steps = twins.transition(5, count=8)
+        for values in (weights, weights.tolist()) if takes_weights(twins) else ():
+            twins.assert_refused(ReplayError, match, "extend", weight=values, **steps)
         numbers = np.arange(twins.buffer.num_added - 8, twins.buffer.num_added)
         twins.assert_refused(ReplayError, match, "update_weights", numbers, weights)
         # Some numbers were overwritten long ago, or occur twice.
@@ -207,32 +199,22 @@ def test_weight_must_be_a_number(weighted_twins):
     if not takes_weights(weighted_twins):
         return
     transition = weighted_twins.transition(5)
-    for weight in (np.ones(2), np.ones(1), np.ones((2, 2)), [1.0], 1j, "heavy", "1.5", b"1.5"):
-        match = "`weight` must be a number" + (f".*{weight!r}" if isinstance(weight, str) else "")
+    refusal = "`weight` must be"
+    for weight in (np.ones(1), [1.0], 1j, "1.5", 10**400):
+        match = refusal if isinstance(weight, int) else f"{refusal} a number"
+        match += f".*{weight!r}" if isinstance(weight, str) else ""
         weighted_twins.assert_refused(ShapeError, match, "add", weight=weight, **transition)
-
-
-def test_weight_must_fit_a_float(weighted_twins):
-    if takes_weights(weighted_twins):
-        weighted_twins.assert_refused(
-            ShapeError, "`weight` must be", "add", weight=10**400, **weighted_twins.transition(5)
-        )
 
 
 @pytest.mark.parametrize(
     "weights",
     [
         np.ones(3),
-        np.ones(5),
         np.ones((4, 1)),
-        np.ones((1, 4)),
         1.0,
-        [],
         np.ones(4, complex),
         ["a", "b", "c", "d"],
-        [None] * 4,
         [[1.0], [1.0, 2.0], [3.0], [4.0]],
-        np.array([1, 2, 3, None]),
     ],
     ids=lambda weights: f"{type(weights).__name__}-{np.size(np.array(weights, object))}",
 )
@@ -290,17 +272,11 @@ def test_rewards_that_become_weights_must_be_finite(reward):
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"obs": np.zeros(4, np.float32)}, r"`obs` must have shape \(3,\), got \(4,\)"),
-        ({"obs": np.zeros((3, 1), np.float32)}, r"`obs` must have shape \(3,\), got \(3, 1\)"),
         ({"obs": np.zeros((1, 3), np.float32)}, r"shape \(3,\), got \(1, 3\): `extend` takes a b"),
         ({"obs": 1.0}, r"`obs` must have shape \(3,\), got \(\)"),
         ({"obs": [0.0, 1.0]}, r"`obs` must have shape \(3,\), got \(2,\)"),
-        (
-            {"obs": [[0.0], [1.0, 2.0]]},
-            r"`obs` must be an array, got \[\[0.0\], ",
-        ),
+        ({"obs": [[0.0], [1.0, 2.0]]}, r"`obs` must be an array, got \[\[0.0\], "),
         ({"obs": None}, r"`obs` must .*got"),
-        ({"obs": "abc"}, r"`obs` must .*got"),
         ({"obs": np.zeros(3, complex)}, r"`obs` must be float32, got complex128"),
         ({"obs": np.array([1, 2, None])}, r"`obs` must be float32, got object"),
         ({"obs": {"pos": np.zeros(3)}}, r"`obs` must have shape \(3,\), got \(\)"),
@@ -309,20 +285,12 @@ def test_rewards_that_become_weights_must_be_finite(reward):
         ({"action": np.float32(1)}, r"`action` must be int64, got float32: convert it"),
         ({"action": np.zeros(1, np.int64)}, r"`action` must have shape \(\), got \(1,\)"),
         ({"action": 2**70}, r"`action` must be int64, got object"),
-        ({"action": None}, r"`action` must be int64, got object"),
         ({"reward": "1.0"}, r"`reward` must be float32, got <U3"),
-        ({"reward": 1j}, r"`reward` must be float32, got complex128"),
-        ({"reward": [1.0]}, r"`reward` must have shape \(\), got \(1,\)"),
         ({"terminated": 0.5}, r"`terminated` must be bool, got float64"),
         ({"terminated": 2}, r"`terminated` must be bool, got int64"),
         ({"terminated": np.int64(1)}, r"`terminated` must be bool, got int64: convert it"),
-        ({"terminated": np.zeros(2, np.bool_)}, r"`terminated` must have shape \(\), got \(2,\)"),
-        (
-            {"observation": np.zeros(3)},
-            r"there is no field `observation`.*; fields are `obs`, `act",
-        ),
+        ({"xyz": np.zeros(3)}, r"there is no field `xyz`; fields are `obs`, `act"),
         ({"rewards": 1.0}, r"there is no field `rewards`; did you mean 'reward'\?; fields are"),
-        ({"next_obz": 1.0}, r"there is no field `next_obz`; did you mean 'next_obs'"),
     ],
 )
 def test_unsuitable_fields(changes, match):
@@ -352,18 +320,17 @@ def test_missing_fields():
 
 def test_unsuitable_images():
     twins = Twins("images")
-    for name in ("obs", "next_obs"):
-        for wrong, match in (
-            (np.zeros((40, 31), np.uint8), r"must have shape \(40, 30\), got \(40, 31\)"),
-            (np.zeros((40, 30)), "must be uint8, got float64"),
-            (np.zeros((40, 30), np.int64), "must be uint8, got int64"),
-            (np.full((40, 30), 256).tolist(), "must be uint8, got int64"),
-        ):
+    for wrong, match in (
+        (np.zeros((40, 31), np.uint8), r"must have shape \(40, 30\), got \(40, 31\)"),
+        (np.zeros((40, 30)), "must be uint8, got float64"),
+        (np.full((40, 30), 256).tolist(), "must be uint8, got int64"),
+    ):
+        for name in ("obs", "next_obs"):
             bad = {**twins.transition(5), name: wrong}
             twins.assert_refused(ShapeError, f"`{name}` {match}", "add", **bad)
             many = {**twins.transition(5, count=2), name: np.array([wrong, wrong])}
-            match = match.replace(r"\(40,", r"\(2, 40,")
-            twins.assert_refused(ShapeError, f"`{name}` {match}", "extend", **many)
+            batched = match.replace(r"\(40,", r"\(2, 40,")
+            twins.assert_refused(ShapeError, f"`{name}` {batched}", "extend", **many)
     twins.assert_as_before()
 
 
@@ -437,21 +404,15 @@ def test_numbers_beyond_the_range_of_a_field(dtype):
         ({"action": np.zeros(5, np.int64)}, r"`action` must have shape \(4,\), got \(5,\)"),
         ({"action": np.zeros(4)}, r"`action` must be int64, got float64: convert it"),
         ({"reward": 1.0}, r"`reward` must have shape \(4,\), got \(\): `add` takes one"),
-        ({"obs": np.zeros(2)}, r"must have shape \(2.*\), got"),
         ({"obs": 1.0}, r"`extend` takes a batch"),
-        ({"obs": [[1.0], [2.0, 3.0]]}, r"`obs` must be an array, got"),
         ({"reward": [[1.0], [2.0, 3.0], [], []]}, r"`reward` must be an array, got"),
-        ({"terminated": np.zeros(4)}, r"`terminated` must be bool, got float64"),
         ({"rewards": np.zeros(4)}, r"there is no field `rewards`; did you mean 'reward'"),
         ({"valid": np.ones(3, np.bool_)}, r"`valid` must have shape \(4,\), got \(3,\)"),
         ({"valid": np.ones(4)}, r"`valid` must be bool, got float64"),
-        ({"valid": np.ones((4, 1), np.bool_)}, r"`valid` must have shape \(4,\)"),
         ({"env": np.zeros(3, np.int64)}, r"`env` must be .*shape \(4,\), got .*\(3,\)"),
         ({"env": np.zeros(4)}, r"`env` must be integers, shape .*, got float64"),
         ({"env": np.zeros(4, np.bool_)}, r"`env` must be integers.*got bool"),
-        ({"env": 0}, r"`env` must be .*shape \(4,\), got .*\(\)"),
         ({"env": [[0], [1, 0], [0], [0]]}, r"`env` must be an array, got"),
-        ({"env": ["a", "b", "c", "d"]}, r"`env` must be .*\(4,\)"),
     ],
 )
 @pytest.mark.parametrize("valid", [False, True])
@@ -585,22 +546,8 @@ def test_numbers_that_were_overwritten(twins):
 
 @pytest.mark.parametrize(
     "numbers",
-    [
-        np.zeros(2),
-        np.zeros((2, 1), np.int64),
-        7,
-        [True, False],
-        ["a", "b"],
-        [None, None],
-        [[0], [0, 1]],
-        [0.5, 1.0],
-        np.array([2**70, 1]),
-    ],
-    ids=lambda numbers: (
-        str(np.array(numbers, object).dtype) + str(np.shape(np.size(numbers)))
-        if not isinstance(numbers, list)
-        else "list"
-    ),
+    [np.zeros(2), np.zeros((2, 1), np.int64), [True, False], [[0], [0, 1]], np.array([2**70, 1])],
+    ids=["floats", "two axes", "bools", "ragged", "objects"],
 )
 def test_numbers_must_be_integers(weighted_twins, numbers):
     match = r"`index` must be (integers, \(B,\), as `batch.index` has them|an array), got"
@@ -615,10 +562,8 @@ def test_numbers_must_be_integers(weighted_twins, numbers):
     ("options", "match"),
     [
         ({"capacity": 0}, "`capacity` must be a whole number from 1 on, got 0"),
-        ({"capacity": -3}, "`capacity` must be a whole number from 1 on, got -3"),
         ({"capacity": 2**30}, r"`capacity` must be below 1,073,741,824, got 1,073,741,824"),
         ({"capacity": 2.7}, "`capacity` must be a whole number"),
-        ({"capacity": "many"}, "`capacity` must be a whole number"),
         ({"capacity": None}, "`capacity` must be a whole number"),
         ({"num_envs": 0}, "`num_envs` must be a whole number from 1 on, got 0"),
         ({"n_step": 0}, "`n_step` must be a whole number from 1 on, got 0"),
@@ -627,60 +572,30 @@ def test_numbers_must_be_integers(weighted_twins, numbers):
         ({"seed": -1}, "`seed` must be"),
         ({"seed": 1.5}, "`seed` must be"),
         ({"sampler": Uniform}, "`sampler` must be"),
-        ({"sampler": "uniform"}, "`sampler` must be"),
         ({"weight_from": "return"}, "`weight_from` must be one of episode_return, .*got 'return'"),
-        (
-            {"weight_from": "episode_return"},
-            "`weight_from` gives weights to Proportional, not to Uniform",
-        ),
+        ({"weight_from": "episode_return"}, "gives weights to Proportional, not to Uniform"),
         ({"running_weight": "median"}, "`running_weight` must be 'mean' or a finite .*'median'"),
-        (
-            {"running_weight": np.nan},
-            "`running_weight` must be 'mean' or a finite number, .*got nan",
-        ),
+        ({"running_weight": np.nan}, "`running_weight` must be 'mean' or a finite .*got nan"),
         ({"running_weight": 1e300}, "`running_weight` must be"),
-        ({"running_weight": None}, "`running_weight` must be .*got None"),
         ({"frame_stacks": ("obs",)}, "`frame_stacks` needs `share_next_obs=True`"),
-        (
-            {"frame_stacks": ("image",), "share_next_obs": True},
-            "`frame_stacks` names `image`; shared fields are obs",
-        ),
-        (
-            {"frame_stacks": ("next_obs",), "share_next_obs": True},
-            "`frame_stacks` names `next_obs`; shared fields are obs",
-        ),
+        ({"frame_stacks": ("image",), **SHARED}, "names `image`; shared fields are obs"),
+        ({"frame_stacks": ("next_obs",), **SHARED}, "names `next_obs`; shared fields are obs"),
         ({"fields": {}}, "`fields` must declare at least one"),
         ({"fields": {"obs": {}}}, "`fields` must declare at least one"),
         ({"fields": [("obs", ((3,), np.float32))]}, "`fields` must be"),
-        ({"fields": None}, "`fields` must be"),
         ({"fields": {"obs": np.float32}}, r"field `obs` must be declared as \(shape, dtype\)"),
         ({"fields": {"obs": (3,)}}, r"field `obs` must be declared as \(shape, dtype\)"),
         ({"fields": {"obs": ((3,), "floaty")}}, r"field `obs` must be declared as"),
         ({"fields": {"obs": (("x",), np.float32)}}, r"field `obs` must be declared as"),
-        ({"fields": {"obs": (None, np.float32)}}, r"field `obs` must be declared as"),
         ({"fields": {"obs": ((3, 0), np.float32)}}, r"with lengths from 1 on, got shape \(3, 0\)"),
-        ({"fields": {"obs": ((-1,), np.float32)}}, r"with lengths from 1 on, got shape \(-1,\)"),
         ({"fields": {"obs": ((3,), object)}}, "`obs` must be of numbers.*dtype object"),
-        ({"fields": {"obs": ((3,), "U5")}}, "`obs` must be of numbers.*dtype <U5"),
-        ({"fields": {"obs": ((3,), "M8[s]")}}, "`obs` must be of numbers"),
         ({"fields": {"obs": ((3,), ">f4")}}, "`obs` must be of numbers.*>f4"),
         ({"fields": {"a.b": ((), "f4"), "a": {"b": ((), "f4")}}}, "two fields have one name"),
         ({"fields": {"": ((), "f4")}}, "field `` must have another name"),
-        ({"fields": {3: ((), "f4")}}, "field `3` must have another name"),
         ({"fields": {"obs": {1: ((), "f4")}}}, "field `obs.1` must have another name"),
         *(
             ({"fields": {name: ((), "f4")}}, f"field `{name}` must have another name")
-            for name in (
-                "index",
-                "weight",
-                "probability",
-                "importance",
-                "env",
-                "valid",
-                "keys",
-                "torch",
-                "self",
-            )
+            for name in ("index", "probability", "importance", "env", "valid", "keys", "torch")
         ),
         ({"fields": {"weight": {"x": ((), "f4")}}}, "field `weight.x` must have another name"),
     ],
@@ -691,87 +606,34 @@ def test_bad_buffer_options(options, match):
         ReplayBuffer(**options)
 
 
-def changed_fields(**changes):
-    return {name: field for name, field in {**FIELDS, **changes}.items() if field is not None}
-
-
 @pytest.mark.parametrize(
-    ("fields", "options", "match"),
+    ("changes", "options", "match"),
     [
+        ({"next_obs": None}, SHARED, "sharing needs fields `obs` and `next"),
+        ({"obs": None}, SHARED, "sharing needs fields `obs` and `next_obs`"),
+        ({"next_obs": ((4,), "f4")}, SHARED, r"`obs` and `next_obs` alike, got \(3,\) float32 an"),
+        ({"next_obs": ((3,), "f8")}, SHARED, "`obs` and `next_obs` alike, got .* float64"),
         (
-            changed_fields(next_obs=None),
-            {"share_next_obs": True},
-            "sharing needs fields `obs` and `next",
-        ),
-        (
-            changed_fields(obs=None),
-            {"share_next_obs": True},
-            "sharing needs fields `obs` and `next_obs`",
-        ),
-        (
-            changed_fields(next_obs=((4,), np.float32)),
-            {"share_next_obs": True},
-            r"sharing needs `obs` and `next_obs` alike, got \(3,\) float32 and \(4,\) float32",
-        ),
-        (
-            changed_fields(next_obs=((3,), np.float64)),
-            {"share_next_obs": True},
-            "sharing needs `obs` and `next_obs` alike, got .* float64",
-        ),
-        (
-            changed_fields(obs={"a": ((), "f4"), "b": ((), "f4")}, next_obs={"a": ((), "f4")}),
-            {"share_next_obs": True},
+            {"obs": {"a": ((), "f4"), "b": ((), "f4")}, "next_obs": {"a": ((), "f4")}},
+            SHARED,
             "sharing needs fields `obs` and `next_obs` of the same structure",
         ),
         (
-            changed_fields(obs=((), "f4"), next_obs=((), "f4")),
-            {"share_next_obs": True, "frame_stacks": ["obs"]},
+            {"obs": ((), "f4"), "next_obs": ((), "f4")},
+            {**SHARED, "frame_stacks": ["obs"]},
             "`obs` has no first axis that could be a stack of frames",
         ),
-        (
-            changed_fields(discount=((), "f4")),
-            {"n_step": 2},
-            "a field `discount` is added by `n_step` > 1",
-        ),
-        (
-            changed_fields(reward=None),
-            {"n_step": 2},
-            "`n_step` > 1 needs a field `reward`.*there is none",
-        ),
-        (
-            changed_fields(reward=((), np.float64)),
-            {"n_step": 2},
-            r"needs a field `reward`, \(\(\), np.float32\); it is float64, shape \(\)",
-        ),
-        (
-            changed_fields(reward=((2,), np.float32)),
-            {"weight_from": "return_to_go"},
-            r"`weight_from` needs a field `reward`.*; it is float32, shape \(2,\)",
-        ),
-        (
-            changed_fields(terminated=None),
-            {"n_step": 3},
-            "needs a field `terminated`.*there is none",
-        ),
-        (
-            changed_fields(terminated=((), np.uint8)),
-            {"weight_from": "return_so_far"},
-            "`weight_from` needs a field `terminated`.*it is uint8",
-        ),
-        (
-            changed_fields(truncated=((), np.int64)),
-            {"n_step": 3},
-            r"needs `truncated` to be \(\(\), np.bool_\)",
-        ),
-        (
-            changed_fields(reward=None),
-            {"weight_from": "episode_return"},
-            "`weight_from` needs a field `rew",
-        ),
-        (changed_fields(obs=None, next_obs=None), {"n_step": 2}, "sharing needs fields `obs` and"),
+        ({"discount": ((), "f4")}, {"n_step": 2}, "a field `discount` is added by `n_step` > 1"),
+        ({"reward": None}, {"n_step": 2}, "`n_step` > 1 needs a field `reward`.*there is none"),
+        ({"reward": ((), "f8")}, {"n_step": 2}, r"np.float32\); it is float64, shape \(\)"),
+        ({"reward": ((2,), "f4")}, TO_GO, r"field `reward`.*; it is float32, shape \(2,\)"),
+        ({"terminated": ((), np.uint8)}, TO_GO, "needs a field `terminated`.*it is uint8"),
+        ({"truncated": ((), "i8")}, {"n_step": 3}, r"needs `truncated` to be \(\(\), np.bool_\)"),
+        ({"obs": None, "next_obs": None}, {"n_step": 2}, "sharing needs fields `obs` and"),
     ],
 )
-def test_options_that_need_other_fields(fields, options, match):
+def test_options_that_need_other_fields(changes, options, match):
+    fields = {name: field for name, field in {**FIELDS, **changes}.items() if field is not None}
     sampler = Proportional() if "weight_from" in options else None
     with pytest.raises(ConfigError, match=match):
         ReplayBuffer(9, fields, sampler=sampler, **options)
@@ -780,45 +642,20 @@ def test_options_that_need_other_fields(fields, options, match):
 @pytest.mark.parametrize(
     ("kind", "options", "match"),
     [
-        (
-            Proportional,
-            {"shift": "max"},
-            "`shift` must be 'min' or a finite number, of at most 1e.290, got 'max'",
-        ),
-        (
-            Proportional,
-            {"shift": np.nan},
-            "`shift` must be 'min' or a finite number, of at most 1e.290, got nan",
-        ),
+        (Proportional, {"shift": "max"}, "'min' or a finite number, of at most 1e.290, got 'max'"),
+        (Proportional, {"shift": np.nan}, "`shift` must be 'min' or a finite number.*got nan"),
         (Proportional, {"shift": 1e300}, "`shift` must be"),
-        (Proportional, {"shift": None}, "`shift` must be 'min' or a"),
         *(
-            (kind, {name: value}, f"`{name}` must be a number from 0 on, got {value}")
+            (kind, {name: value}, f"`{name}` must be a number from 0 on, got {value!r}")
             for kind in (Prioritized, RankBased)
             for name in ("alpha", "beta", "beta_final")
-            for value in (-0.1, np.nan, np.inf)
+            for value in (-0.1, np.inf, "high")
         ),
-        *(
-            (kind, {name: value}, f"`{name}` must be")
-            for kind in (Prioritized, RankBased)
-            for name in ("alpha", "beta", "beta_final")
-            for value in ("high", None)
-        ),
-        (
-            Prioritized,
-            {"beta_samples": 0},
-            "`beta_samples` must be a whole number from 1 on, got 0",
-        ),
-        (
-            RankBased,
-            {"beta_samples": -5},
-            "`beta_samples` must be a whole number from 1 on, got -5",
-        ),
+        (Prioritized, {"beta_samples": 0}, "`beta_samples` must be a whole number from 1 on"),
         (RankBased, {"beta_samples": "many"}, "`beta_samples` must be"),
         (Prioritized, {"normalize": "none"}, "`normalize` must be 'buffer' or 'batch', got 'none'"),
         (Prioritized, {"epsilon": 0.0}, "`epsilon` must be a positive number, got 0.0"),
         (Prioritized, {"epsilon": np.nan}, "`epsilon` must be a positive number, got nan"),
-        (Prioritized, {"epsilon": "small"}, "`epsilon` must be"),
     ],
 )
 def test_bad_sampler_options(kind, options, match):
@@ -885,7 +722,6 @@ def test_capacity_beyond_memory_is_refused(monkeypatch, sampler):
 @pytest.mark.parametrize(
     ("options", "description"),
     [
-        ({"n_step": 10**9}, "1,000,000,000 steps of 1 environments"),
         ({"n_step": 10**30, "num_envs": 10}, "1,000,.* steps of 10 environments"),
         ({"num_envs": 10**9, "share_next_obs": True}, "1 steps of 1,000,000,000 environments"),
     ],
@@ -920,16 +756,3 @@ def test_missing_numba_is_reported():
     )
     assert "hotloop.replay and hotloop.bandits need Numba" in output
     assert install_command("replay,bandit") in output
-
-
-def test_neither_torch_nor_gymnasium_is_imported():
-    source = (
-        "import sys\n"
-        "import numpy as np\n"
-        "from hotloop.replay import Proportional, ReplayBuffer\n"
-        "buffer = ReplayBuffer(9, {'x': ((), np.float32)}, sampler=Proportional())\n"
-        "buffer.add(x=1.0, weight=2.0)\n"
-        "buffer.sample(3)\n"
-        "print([name for name in ('torch', 'gymnasium', 'envpool') if name in sys.modules])\n"
-    )
-    assert run_python(source) == "[]"

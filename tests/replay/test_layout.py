@@ -277,42 +277,32 @@ def test_values_are_converted_within_their_kind():
     np.testing.assert_array_equal(batch.r, np.float32([0.1, 1, 1, 2]))
 
 
-def test_unknown_and_missing_names():
+def test_unknown_and_missing_names_of_nested_fields():
     buffer = ReplayBuffer(4, {"reward": ((), "f4"), "obs": {"a": ((2,), "f4")}})
-    with pytest.raises(ShapeError, match=r"no field `rewards`; did you mean 'reward'.*`obs\.a`"):
-        buffer.add(rewards=1.0, obs={"a": np.zeros(2)})
     with pytest.raises(ShapeError, match=r"field `obs\.a` is missing: a transition has `reward`"):
         buffer.add(reward=1.0)
-    with pytest.raises(ShapeError, match=r"no field `obs\.b`"):
+    with pytest.raises(ShapeError, match=r"no field `obs\.b`.*`obs\.a`"):
         buffer.extend(reward=[1.0], obs={"a": np.zeros((1, 2)), "b": [1.0]})
-    with pytest.raises(ReplayError, match="must be from 0 to 0, got 1: set `num_envs`"):
-        buffer.add(reward=1.0, obs={"a": np.zeros(2)}, env=1)
-    with pytest.raises(ReplayError, match="must be from 0 to 0, got -1"):
-        buffer.extend(reward=[1.0], obs={"a": np.zeros((1, 2))}, env=[-1])
-    assert len(buffer) == buffer.num_added == 0
 
 
 # Environments.
 
 
-def play(env: gymnasium.Env, buffer: ReplayBuffer, twin: reference.Replay, count: int) -> None:
-    """Take random actions and add the steps to both."""
+def assert_plays_alike(env: gymnasium.Env, buffer: ReplayBuffer, count: int) -> reference.Replay:
+    """Take random actions, add the steps to the buffer and a twin, and compare them."""
+    twin = reference.Replay(buffer.capacity, Uniform())
     env.action_space.seed(0)
     obs, _ = env.reset(seed=0)
     for _ in range(count):
         action = env.action_space.sample()
-        next_obs, reward, terminated, truncated, _ = env.step(action)
-        step = {
-            "obs": obs,
-            "action": action,
-            "reward": reward,
-            "next_obs": next_obs,
-            "terminated": terminated,
-            "truncated": truncated,
-        }
+        next_obs, *values, _ = env.step(action)
+        names = ("obs", "action", "next_obs", "reward", "terminated", "truncated")
+        step = dict(zip(names, (obs, action, next_obs, *values), strict=True))
         buffer.add(**step)
         twin.add({name: np.asarray(value) for name, value in flat(step).items()})
-        obs = env.reset()[0] if terminated or truncated else next_obs
+        obs = env.reset()[0] if values[1] or values[2] else next_obs
+    assert_same_entries(buffer, twin)
+    return twin
 
 
 def field_types(buffer: ReplayBuffer) -> dict[str, tuple[tuple[int, ...], str]]:
@@ -339,9 +329,7 @@ def test_for_env_with_an_environment(name, obs, action):
     }
     assert buffer.settings["share_next_obs"]
     assert buffer.settings["num_envs"] == 1
-    twin = reference.Replay(150, Uniform())
-    play(env, buffer, twin, 400)
-    assert_same_entries(buffer, twin)
+    assert_plays_alike(env, buffer, 400)
 
 
 PARTS = spaces.Dict(
@@ -365,32 +353,28 @@ def test_for_env_with_dictionary_observations():
         "obs.pair.0": ((3,), "int8"),
         "obs.pair.1": ((2,), "int64"),
     }
-    twin = reference.Replay(20, Uniform())
-    play(env, buffer, twin, 50)
-    assert_same_entries(buffer, twin)
+    assert_plays_alike(env, buffer, 50)
     assert buffer.sample(5).obs["pair"]["1"].shape == (5, 2)
 
 
 def test_for_env_with_tuple_observations():
     env = SpaceEnv(spaces.Tuple((spaces.Discrete(3), spaces.Box(-1, 1, (2,), np.float32))))
-    buffer = ReplayBuffer.for_env(env, 20, seed=0)
-    twin = reference.Replay(20, Uniform())
-    play(env, buffer, twin, 50)
-    assert_same_entries(buffer, twin)
+    assert_plays_alike(env, ReplayBuffer.for_env(env, 20, seed=0), 50)
 
 
 def test_for_env_with_frame_stacks():
     env = FrameStackObservation(gymnasium.make("CartPole-v1"), 4)
     buffer = ReplayBuffer.for_env(env, 150, seed=0)
     assert buffer.settings["frame_stacks"] == ["obs"]
-    twin = reference.Replay(150, Uniform())
-    play(env, buffer, twin, 400)
-    assert_same_entries(buffer, twin)
+    twin = assert_plays_alike(env, buffer, 400)
     (pool,) = buffer._store.pools
     episodes = sum(bool(entry.fields["terminated"]) for entry in twin.entries.values()) + 1
     assert pool.num_used - pool.num_free <= 150 + episodes + 3
     plain = ReplayBuffer.for_env(env, 150, share_next_obs=False)
     assert plain.settings["frame_stacks"] == []
+    vectorized = ReplayBuffer.for_env(SyncVectorEnv([lambda: env] * 2), 50)
+    assert vectorized.settings["frame_stacks"] == ["obs"]
+    assert field_types(vectorized)["obs"] == ((4, 4), "float32")
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
@@ -500,42 +484,13 @@ def test_refused_batches_do_not_change_reset_tracking():
         ReplayBuffer(10, {"obs": ((), "f4")}, next_step_autoreset=True)
 
 
-def test_for_env_with_frame_stacks_in_a_vector_environment():
-    def make() -> gymnasium.Env:
-        return FrameStackObservation(gymnasium.make("CartPole-v1"), 3)
-
-    envs = SyncVectorEnv([make, make])
-    buffer = ReplayBuffer.for_env(envs, 50)
-    assert buffer.settings["frame_stacks"] == ["obs"]
-    assert buffer.settings["num_envs"] == 2
-    assert field_types(buffer)["obs"] == ((3, 4), "float32")
-
-
 def test_for_env_with_make_vec():
     envs = hotloop.make_vec(numbered(), 4)
-    buffer = ReplayBuffer.for_env(envs, 60, seed=0)
+    buffer = ReplayBuffer.for_env(envs, 60)
     assert field_types(buffer)["obs"] == ((3,), "float32")
-    assert buffer.settings["num_envs"] == 4
-    twin = reference.Replay(60, Uniform(), num_envs=4)
-    rng = np.random.default_rng(0)
-    obs = envs.reset().copy()
-    for _ in range(40):
-        action = rng.integers(0, 3, 4)
-        step = envs.step(action)
-        columns = {
-            "obs": obs,
-            "action": action,
-            "reward": step.reward,
-            "next_obs": step.next_obs,
-            "terminated": step.terminated,
-            "truncated": step.truncated,
-        }
-        buffer.extend(valid=step.valid, **columns)
-        rows = [{name: column[env] for name, column in columns.items()} for env in range(4)]
-        twin.extend(rows, valid=step.valid.tolist())
-        obs = step.obs.copy()
+    assert field_types(buffer)["action"] == ((), "int64")
+    assert (buffer.settings["num_envs"], buffer.settings["next_step_autoreset"]) == (4, False)
     envs.close()
-    assert_same_entries(buffer, twin)
 
 
 def test_for_env_options_take_precedence():

@@ -218,20 +218,27 @@ def assert_alike(buffer, expected, story, num_steps=100):
 # Exactness.
 
 
+@pytest.mark.parametrize("is_mapped", [False, True])
 @pytest.mark.parametrize("num_steps", [3, 700])
-def test_loaded_buffer_continues_like_the_saved_one(tmp_path, name, num_steps):
-    buffer, story = create(name), Story(name)
+def test_loaded_buffer_continues_like_the_saved_one(tmp_path, name, num_steps, is_mapped):
+    directory = tmp_path / "maps"
+    directory.mkdir()
+    buffer, story = create(name, memory_map=None if is_mapped else directory), Story(name)
     story.run(buffer, num_steps)
     before = content(buffer)
     buffer.save(tmp_path / "replay")
     assert content(buffer) == before
-    loaded = ReplayBuffer.load(tmp_path / "replay")
+    mapped = directory if is_mapped else None
+    loaded = ReplayBuffer.load(tmp_path / "replay", memory_map=mapped)
+    assert os.listdir(directory) == []  # no file remains, however the process ends
     assert loaded.settings == buffer.settings
     assert loaded.sampler == buffer.sampler
     assert loaded.fields == buffer.fields
     loaded.save(tmp_path / "again")
     assert read_parts(tmp_path / "again") == read_parts(tmp_path / "replay")
     assert_alike(buffer, loaded, story)
+    loaded.restore(tmp_path / "replay")
+    assert content(loaded) == before
 
 
 @pytest.mark.parametrize("num_steps", [0, 400])
@@ -297,20 +304,6 @@ def test_settings_may_be_numpy_scalars(tmp_path):
         loaded = ReplayBuffer.load(tmp_path / "replay")
         loaded.restore(tmp_path / "replay")
         assert bytes_of(buffer.sample(5)) == bytes_of(loaded.sample(5))
-
-
-@pytest.mark.parametrize("number", [0, 1])
-def test_load_with_and_without_a_memory_map(tmp_path, name, number):
-    directory = tmp_path / "maps"
-    directory.mkdir()
-    buffer, story = create(name, memory_map=directory if number else None), Story(name)
-    story.run(buffer, 400)
-    buffer.save(tmp_path / "replay")
-    loaded = ReplayBuffer.load(tmp_path / "replay", memory_map=None if number else directory)
-    assert os.listdir(directory) == []  # no file remains, however the process ends
-    assert_alike(buffer, loaded, story)
-    loaded.restore(tmp_path / "replay")
-    assert content(loaded) == content(ReplayBuffer.load(tmp_path / "replay"))
 
 
 # Target files.
@@ -538,21 +531,16 @@ def test_other_files_are_refused(tmp_path):
     refusing.refuse(tmp_path / "missing", match="there is no")
     refusing.refuse(tmp_path, match="can't be read")
     path = tmp_path / "file"
-    path.write_bytes(b"")
-    refusing.refuse(path)
-    path.write_text("no zip at all\n" * 100)
-    refusing.refuse(path)
+    for content_of_file in (b"", b"no zip at all\n" * 100):
+        path.write_bytes(content_of_file)
+        refusing.refuse(path)
     np.savez(tmp_path / "arrays.npz", x=np.zeros(5))
     refusing.refuse(tmp_path / "arrays.npz")
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("header.json", "[1, 2]")
-    refusing.refuse(path)
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("header.json", b"\xff\xfe{")
-    refusing.refuse(path)
-    with zipfile.ZipFile(path, "w"):
-        pass
-    refusing.refuse(path)
+    for header in (b"[1, 2]", b"\xff\xfe{", None):
+        with zipfile.ZipFile(path, "w") as archive:
+            if header is not None:
+                archive.writestr("header.json", header)
+        refusing.refuse(path)
     refusing.assert_as_it_was()
 
 
