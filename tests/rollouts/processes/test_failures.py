@@ -101,16 +101,15 @@ def test_making_an_environment_is_retried(tmp_path):
 # --- a process dies -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("fault", "how"), [("kill", "SIGKILL"), ("exit", "exit code 3")])
-def test_a_worker_that_dies_in_a_step_is_replaced(tmp_path, fault, how):
+def test_a_worker_that_dies_in_a_step_is_replaced(tmp_path):
     # Worker 1's 26th step is its second environment's 13th: row 12 is lost.
-    result = play(tmp_path, 4, 2, {"1": {"step 26": fault}})
+    result = play(tmp_path, 4, 2, {"1": {"step 26": "kill"}})
     account = result.account
     assert (account.collected, account.trained) == (130, 128)
     assert account.dropped == {"worker died": 2}
     assert count_calls(tmp_path, "step") == 130
     assert [worker.restarts for worker in account.workers] == [0, 1]
-    assert how in result.warnings[0]
+    assert "SIGKILL" in result.warnings[0]
     for env in (2, 3):
         rows = result.trace.rows[env]
         assert len(rows) == 32
@@ -378,6 +377,7 @@ FAULTS = st.dictionaries(
     st.sampled_from(["raise", "raise", "kill", "exit"]),
     max_size=4,
 )
+ASYNC = ("async", False)
 KILLS = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 1), st.floats(0, 0.01)), max_size=3)
 
 
@@ -413,33 +413,13 @@ def check_random_faults(directory, schedule, overlap, num_envs, faults, kills):
 
 @pytest.mark.slow
 @settings(
-    max_examples=6,
+    max_examples=60,
     derandomize=True,
     phases=[Phase.explicit, Phase.generate],  # each example takes a second
 )
 @given(
-    st.sampled_from([("barrier", False), ("barrier", True), ("variable", True), ("async", False)]),
-    st.integers(1, 2),
-    st.fixed_dictionaries({"0": FAULTS, "1": FAULTS}),
-    KILLS,
-)
-def test_rows_add_up_after_random_failures(tmp_path, plan, num_envs, faults, kills):
-    directory = tmp_path / str(len(list(tmp_path.iterdir())))
-    check_random_faults(directory, *plan, num_envs, faults, kills)
-
-
-@pytest.mark.slow
-@settings(
-    max_examples=60,
-    derandomize=True,
-    phases=[Phase.explicit, Phase.generate],
-)
-@given(
     st.sampled_from(
-        [
-            *(("barrier", False), ("barrier", True)),
-            *(("variable", False), ("variable", True), ("async", False)),
-        ]
+        [("barrier", False), ("barrier", True), ("variable", False), ("variable", True), ASYNC]
     ),
     st.integers(1, 3),
     st.fixed_dictionaries({"0": FAULTS, "1": FAULTS}),
