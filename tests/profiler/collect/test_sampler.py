@@ -615,21 +615,6 @@ def test_dropped_objects_are_freed(tmp_path) -> None:
     assert num_alive == 0
 
 
-def test_numpy_is_not_imported(tmp_path) -> None:
-    script = write(
-        tmp_path,
-        """
-        import sys, time
-        time.sleep(1.3)
-        print("numpy" in sys.modules)
-        """,
-    )
-    result, session = record(tmp_path, str(script))
-    assert result.stdout == "False\n"
-    assert len(session.main.periods) >= 1
-    assert session.main.periods[-1].spans == {}
-
-
 def test_a_short_recording_is_found(tmp_path) -> None:
     script = write(
         tmp_path,

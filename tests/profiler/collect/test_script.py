@@ -47,16 +47,30 @@ def run_both(
 
 
 def test_the_profile_command(tmp_path) -> None:
-    write(tmp_path, "print('hello'); import sys; print('oh', file=sys.stderr); sys.exit(7)")
+    """With a script without reinforcement learning."""
+    write(
+        tmp_path,
+        """
+        import sys, time
+        end = time.monotonic() + 1.2
+        while time.monotonic() < end:
+            sum(range(1000))
+        print("numpy" in sys.modules)
+        print("oh", file=sys.stderr)
+        sys.exit(7)
+        """,
+    )
     result, session = profile(tmp_path, "script.py", "--epochs", "3")
     assert result.returncode == 7
-    # The profiler prints to stderr, so that results stay separate.
-    assert result.stdout == "hello\n"
+    # The profiler prints to stderr, so that results stay separate. It imports no NumPy here.
+    assert result.stdout == "False\n"
     assert result.stderr.startswith("oh\n")
     assert "exit code 7" in result.stderr
+    assert "everything else" in result.stderr
     assert session.metadata["exit_code"] == 7
     assert session.metadata["command"] == ["python", "script.py", "--epochs", "3"]
-    assert session.main.state == "complete"
+    assert (session.main.state, session.problems, session.unrecorded) == ("complete", [], [])
+    assert session.main.periods[-1].spans == {}
 
 
 def test_script_options_reach_the_script(tmp_path) -> None:
@@ -363,24 +377,6 @@ def test_a_module(tmp_path) -> None:
         assert read(directory).main.state == "complete"
 
 
-def test_a_script_without_reinforcement_learning(tmp_path) -> None:
-    write(
-        tmp_path,
-        """
-        import time
-        end = time.monotonic() + 1.2
-        while time.monotonic() < end:
-            sum(range(1000))
-        print("done")
-        """,
-    )
-    result, session = profile(tmp_path, "script.py")
-    assert (result.returncode, result.stdout) == (0, "done\n")
-    assert "everything else" in result.stderr
-    assert session.problems == []
-    assert session.unrecorded == []
-
-
 # --- children -------------------------------------------------------------------------------------
 
 WORK = """
@@ -472,20 +468,25 @@ def test_workers_killed_by_a_pool_are_recorded(tmp_path, method: str) -> None:
             assert sum("spin" in functions for functions in leaves) >= 3
 
 
-def test_a_pool(tmp_path) -> None:
+def test_a_pool_and_threads(tmp_path) -> None:
     bare, result, session = run_both(
         tmp_path,
         WORK
         + """
-import multiprocessing
+import multiprocessing, threading
 if __name__ == "__main__":
     with multiprocessing.Pool(2) as pool:
         print(pool.map(work, [3, 4, 5, 6], chunksize=1))
+    threads = [threading.Thread(target=work, args=(4,)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    print("main is done")
 """,
     )
-    assert result.stdout == bare.stdout == "[6, 8, 10, 12]\n"
+    assert result.stdout == bare.stdout == "[6, 8, 10, 12]\nmain is done\n"
     assert result.stderr == bare.stderr
     assert sum(worker.tree.find("env_step").count for worker in session.workers) == 18
+    assert session.main.tree.find("env_step").count == 12
 
 
 def test_child_programs_are_recorded(tmp_path) -> None:
@@ -548,22 +549,6 @@ def test_a_training_with_workers(tmp_path) -> None:
         assert worker.samples
         assert worker.tree.find("env_step").count == 4 * 64
         assert "env_step" not in {name for name, _ in worker.tree.find("env_step").children}
-
-
-def test_threads(tmp_path) -> None:
-    bare, result, session = run_both(
-        tmp_path,
-        WORK
-        + """
-import threading
-threads = [threading.Thread(target=work, args=(4,)) for _ in range(3)]
-for thread in threads:
-    thread.start()
-print("main is done")
-""",
-    )
-    assert result.stdout == bare.stdout
-    assert session.main.tree.find("env_step").count == 12
 
 
 def test_the_installed_sitecustomize_still_runs(tmp_path) -> None:

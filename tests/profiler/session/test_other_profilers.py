@@ -260,28 +260,18 @@ def test_collapsed_stacks_of_profiling_sampling(tmp_path):
 
 def gecko() -> dict[str, Any]:
     """Return a document as profiling.sampling writes it: 40 samples at 10 ms, 20 off the CPU."""
-    texts = ["(root)", "step", "train.py", "sleep", "Off CPU", "<module>"]
-    return {
-        "meta": {
-            "interval": 10.0,
-            "importedFrom": "Tachyon Sampling Profiler",
-            "product": "Python",
-        },
-        "threads": [
-            {
-                "name": "Thread-5",
-                "isMainThread": True,
-                "pid": "12",
-                "tid": 5,
-                "samples": {"stack": [0, 1] * 20, "time": [10.0 * i for i in range(40)]},
-                "stackTable": {"frame": [0, 1], "prefix": [None, 0]},
-                "frameTable": {"func": [0, 1], "line": [3, 9]},
-                "funcTable": {"name": [5, 1], "fileName": [2, 2]},
-                "markers": {"name": [4], "startTime": [200.0], "endTime": [400.0]},
-            }
-        ],
-        "shared": {"stringArray": texts},
+    meta = {"interval": 10.0, "importedFrom": "Tachyon Sampling Profiler", "product": "Python"}
+    thread = {
+        **dict.fromkeys(("pid", "tid"), 12),
+        "isMainThread": True,
+        "samples": {"stack": [0, 1] * 20, "time": [10.0 * i for i in range(40)]},
+        "stackTable": {"frame": [0, 1], "prefix": [None, 0]},
+        "frameTable": {"func": [0, 1], "line": [3, 9]},
+        "funcTable": {"name": [5, 1], "fileName": [2, 2]},
+        "markers": {"name": [4], "startTime": [200.0], "endTime": [400.0]},
     }
+    texts = ["(root)", "step", "train.py", "sleep", "Off CPU", "<module>"]
+    return {"meta": meta, "threads": [thread], "shared": {"stringArray": texts}}
 
 
 def test_gecko_profiles_of_profiling_sampling(tmp_path):
@@ -296,24 +286,12 @@ def test_gecko_profiles_of_profiling_sampling(tmp_path):
 
 
 def test_speedscope_with_opening_and_closing_frames(tmp_path):
-    document = {
-        "shared": {"frames": [{"name": "f", "file": "/t.py", "line": 3}, {"name": "g"}]},
-        "profiles": [
-            {
-                "type": "evented",
-                "name": "simple",
-                "unit": "milliseconds",
-                "startValue": 0,
-                "endValue": 9,
-                "events": [
-                    {"type": "O", "frame": 0, "at": 0},
-                    {"type": "O", "frame": 1, "at": 4},
-                    {"type": "C", "frame": 1, "at": 9},
-                    {"type": "C", "frame": 0, "at": 10},
-                ],
-            }
-        ],
-    }
+    places = (("O", 0, 0), ("O", 1, 4), ("C", 1, 9), ("C", 0, 10))
+    events = [{"type": kind, "frame": frame, "at": at} for kind, frame, at in places]
+    evented = {"type": "evented", "name": "simple", "unit": "milliseconds", "events": events}
+    frames = [{"name": "f", "file": "/t.py", "line": 3}, {"name": "g"}]
+    profiles = [{**evented, "startValue": 0, "endValue": 9}]
+    document = {"shared": {"frames": frames}, "profiles": profiles}
     folded = flame.folded(read_text(tmp_path, json.dumps(document), "a.json"))
     f = Frame("f", "/t.py", 3)
     assert folded == {
