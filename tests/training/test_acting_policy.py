@@ -172,21 +172,11 @@ def run(name, path, monkeypatch, *, device, on_report=None, resume_from=None, **
     with monkeypatch.context() as patch:
         if device == "other":
             patch.setattr(sources, "choose_device", lambda _: DEVICE)
-        fields = {**SHORT, **OPTIONS[algorithm], **overrides, **options}
-        network = fields.pop("network", None)
-        config = algorithm.Config(
-            env_id=env_id,
-            run_dir=str(path),
-            device="cpu" if device == "cpu" else "auto",
-            **fields,
-        )
-        return algorithm.train(
-            config,
-            network=network,
-            on_report=on_report,
-            resume_from=resume_from,
-            progress=False,
-        )
+        fields = {**SHORT, **OPTIONS[algorithm], **overrides, **options, "env_id": env_id}
+        kwargs = {"network": fields.pop("network", None), "on_report": on_report}
+        device = "cpu" if device == "cpu" else "auto"
+        config = algorithm.Config(run_dir=str(path), device=device, **fields)
+        return algorithm.train(config, resume_from=resume_from, progress=False, **kwargs)
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -309,18 +299,9 @@ def test_atari_of_envpool_acts_on_the_device(tmp_path, monkeypatch, counts):
     pytest.importorskip("envpool")
     with monkeypatch.context() as patch:
         patch.setattr(sources, "choose_device", lambda _: DEVICE)
-        config = ppo.Config(
-            env_id="envpool:Pong-v5",
-            num_envs=8,
-            num_steps=8,
-            total_timesteps=64,
-            num_minibatches=1,
-            update_epochs=1,
-            device="auto",
-            execution="eager",
-            torch_threads=1,
-            run_dir=str(tmp_path / "run"),
-        )
+        fields = {**SHORT, "num_envs": 8, "num_steps": 8, "total_timesteps": 64}
+        fields |= {"num_minibatches": 1, "update_epochs": 1, "run_dir": str(tmp_path / "run")}
+        config = ppo.Config(env_id="envpool:Pong-v5", device="auto", **fields)
         result = ppo.train(config, progress=False)
     assert result.policy.network.encoder == "nature"
     assert counts["device"] == 9  # eight steps, and the value of the last observation

@@ -8,7 +8,6 @@ import signal
 
 import pytest
 
-import hotloop
 from hotloop.algorithms import dqn, ppo
 from hotloop.errors import CallbackError, ConfigError
 from hotloop.runs import Evaluation, Report, RunDirectory
@@ -37,9 +36,10 @@ SMALL = {
 }
 
 
-def train(path, *callbacks, **options):
+def train(path, *callbacks, resume_from=None, on_report=None, **options):
     config = ppo.Config(**{"env_id": toy_envs.ChooseTheSign, "run_dir": path, **SMALL, **options})
-    return ppo.train(config, callbacks=list(callbacks), progress=False)
+    kwargs = {"resume_from": resume_from, "on_report": on_report, "progress": False}
+    return ppo.train(config, callbacks=list(callbacks), **kwargs)
 
 
 def report(mean_return=math.nan, *, num_episodes=100, evaluation=None, is_best=False):
@@ -123,22 +123,15 @@ def test_events_in_order(tmp_path):
     assert (status.status, status.reason) == ("finished", "")
 
 
+OFF_POLICY = {"num_envs": 2, "hidden_sizes": (4,), "execution": "eager", "progress": False}
+
+
 def test_rollouts_of_an_off_policy_algorithm(tmp_path):
     recorder = Recorder()
     recorder.on_update = lambda _: None
-    dqn.train(
-        toy_envs.ChooseTheSign,
-        total_timesteps=40,
-        learning_starts=8,
-        batch_size=8,
-        train_frequency=2,
-        num_envs=2,
-        hidden_sizes=(4,),
-        execution="eager",
-        run_dir=tmp_path / "run",
-        callbacks=[recorder],
-        progress=False,
-    )
+    options = {"total_timesteps": 40, "learning_starts": 8, "batch_size": 8, "train_frequency": 2}
+    options |= {"run_dir": tmp_path / "run", "callbacks": [recorder]}
+    dqn.train(toy_envs.ChooseTheSign, **options, **OFF_POLICY)
     counts = [value for name, value in recorder.events if name == "rollout"]
     assert sum(counts) == 40
     assert set(counts) <= {4, 8}
@@ -157,17 +150,11 @@ def test_rollouts_of_an_off_policy_algorithm(tmp_path):
 )
 def test_a_callback_that_raises_is_named_and_the_run_is_saved(tmp_path, event, steps):
     path = tmp_path / "run"
+    options = {"eval_interval": STEPS, "eval_episodes": 1, "checkpoint_interval": STEPS}
     with pytest.raises(CallbackError) as caught:
-        train(
-            path,
-            RaisingCallback(event),
-            eval_interval=STEPS,
-            eval_episodes=1,
-            checkpoint_interval=STEPS,
-        )
-    assert f"the callback RaisingCallback raised in `{event}`: ValueError: no su" in str(
-        caught.value
-    )
+        train(path, RaisingCallback(event), **options)
+    message = f"the callback RaisingCallback raised in `{event}`: ValueError: no su"
+    assert message in str(caught.value)
     assert isinstance(caught.value.__cause__, ValueError)
     if steps is None:  # before the first iteration: nothing to save
         assert not path.exists()
@@ -191,8 +178,7 @@ def test_a_reply_stops_the_run(tmp_path, reply, reason):
     summary = summarize(result.run_dir)
     assert (summary.status, summary.stop_reason) == ("stopped", result.stop_reason)
     # A resumed run has no old status.
-    config = ppo.Config(env_id=toy_envs.ChooseTheSign, run_dir=result.run_dir, **SMALL)
-    ppo.train(config, resume_from=result.run_dir, progress=False)
+    train(result.run_dir, resume_from=result.run_dir)
     assert summarize(result.run_dir).stop_reason is None
 
 
@@ -225,8 +211,7 @@ def test_state_is_kept_in_checkpoints(tmp_path):
     state = RunDirectory.open(result.run_dir).checkpoints.load().state
     assert state["callbacks"] == {"Counter": {"count": 2}, "Counter-2": {"count": 2}}
     counter = Counter()
-    config = ppo.Config(env_id=toy_envs.ChooseTheSign, run_dir=result.run_dir, **SMALL)
-    ppo.train(config, callbacks=[counter], resume_from=result.run_dir, progress=False)
+    train(result.run_dir, counter, resume_from=result.run_dir)
     assert counter.count == 3
 
 
@@ -236,16 +221,9 @@ def test_a_resumed_run_keeps_the_states_of_missing_callbacks(tmp_path):
             return True
 
     result = train(tmp_path / "run", StateAndStop({"count": 1}))
-    config = ppo.Config(env_id=toy_envs.ChooseTheSign, run_dir=result.run_dir, **SMALL)
     reports = []
-    callbacks = [State({"count": 2})]
-    ppo.train(
-        config,
-        callbacks=callbacks,
-        resume_from=result.run_dir,
-        on_report=reports.append,
-        progress=False,
-    )
+    options = {"resume_from": result.run_dir, "on_report": reports.append}
+    train(result.run_dir, State({"count": 2}), **options)
     expected = "the callback StateAndStop is missing, and its state stays in checkpoints"
     assert reports[0].resumed.endswith(f"; {expected}")
     state = RunDirectory.open(result.run_dir).checkpoints.load().state
@@ -396,21 +374,14 @@ def test_options_become_rules(tmp_path):
     assert result.timesteps == STEPS
 
 
-@pytest.mark.parametrize(
-    "rule",
-    [
-        lambda: StopAfterHours(0),
-        lambda: StopWithoutImprovement(0),
-        lambda: StopAtReturn(1, metric="x"),
-    ],
-)
-def test_rules_with_wrong_arguments(rule):
-    with pytest.raises(ConfigError, match="must be"):
-        rule()
-
-
-def test_callbacks_are_part_of_the_public_names():
-    assert hotloop.training.Callback is Callback
+def test_rules_with_wrong_arguments():
+    for rule, arguments in (
+        (StopAfterHours, {"hours": 0}),
+        (StopWithoutImprovement, {"evaluations": 0}),
+        (StopAtReturn, {"mean_return": 1, "metric": "x"}),
+    ):
+        with pytest.raises(ConfigError, match="must be"):
+            rule(**arguments)
 
 
 class Signal(Callback):
@@ -440,20 +411,10 @@ def test_a_signal_ends_an_evaluation_and_the_run_is_saved(tmp_path, number):
 
 def test_a_signal_ends_an_evaluation_of_an_off_policy_algorithm(tmp_path):
     """Its rounds delay signals, and a long evaluation must not."""
+    options = {"total_timesteps": 20_000, "report_interval": STEPS, "eval_interval": STEPS}
+    options |= {"eval_episodes": 1_000_000, "callbacks": [Signal(signal.SIGTERM)]}
     with pytest.raises(KeyboardInterrupt):
-        dqn.train(
-            toy_envs.ChooseTheSign,
-            total_timesteps=20_000,
-            report_interval=STEPS,
-            run_dir=tmp_path / "run",
-            num_envs=2,
-            hidden_sizes=(4,),
-            execution="eager",
-            eval_interval=STEPS,
-            eval_episodes=1_000_000,
-            callbacks=[Signal(signal.SIGTERM)],
-            progress=False,
-        )
+        dqn.train(toy_envs.ChooseTheSign, run_dir=tmp_path / "run", **options, **OFF_POLICY)
     run = RunDirectory.open(tmp_path / "run")
     assert run.checkpoints.load().state["timesteps"] == run.metrics()[-1]["timesteps"] == 20
     assert read_status(run.path).reason == "SIGTERM"

@@ -207,21 +207,16 @@ def test_run_equals_the_hosts_if_the_host_draws(tmp_path, monkeypatch, kind, n_s
 RUN = {"env_id": "Pendulum-v1", "num_envs": 2, "replay_device": "device", "save_replay": True}
 
 
+LAUNCHES = {"updates_per_launch": 2}
+OF_DQN = {"env_id": "CartPole-v1", "replay": "rank", "target_interval": 30, "tau": 0.5}
+
+
 @pytest.mark.parametrize(
     ("algorithm", "options"),
     [
         (sac, {"replay": "prioritized", "n_step": 3, "normalize_obs": True}),
-        (td3, {"replay": "proportional", "updates_per_launch": 2}),
-        (
-            dqn,
-            {
-                "env_id": "CartPole-v1",
-                "replay": "rank",
-                "updates_per_launch": 2,
-                "target_interval": 30,
-                "tau": 0.5,
-            },
-        ),
+        (td3, {**LAUNCHES, "replay": "proportional"}),
+        (dqn, {**LAUNCHES, **OF_DQN}),
     ],
 )
 def test_a_resumed_run_ends_as_an_uninterrupted_one(tmp_path, algorithm, options):
@@ -309,31 +304,22 @@ def test_images_may_move_between_stop_and_resume(tmp_path):
 # --- bad input ------------------------------------------------------------------------------------
 
 
+ON_DEVICE = {"replay_device": "device"}
+
+
 @pytest.mark.parametrize(
     ("algorithm", "options", "message"),
     [
         (sac, {"updates_per_launch": 2}, "`updates_per_launch` needs a buffer on the device"),
+        (sac, {"updates_per_launch": 2, "replay_device": "host"}, "on the host: choose 'device'"),
         (
             sac,
-            {"updates_per_launch": 2, "replay_device": "host"},
-            "`replay_device` 'host' keeps it on the host: choose 'device'",
-        ),
-        (
-            sac,
-            {"updates_per_launch": 4, "replay_device": "device", "num_envs": 2},
+            {**ON_DEVICE, "updates_per_launch": 4, "num_envs": 2},
             r"updates of a round, update_to_data × train_frequency × num_envs = 2, got 4: raise",
         ),
-        (
-            sac,
-            {"replay_device": "device", "hindsight": "future"},
-            "does not support `hindsight`: choose 'host'",
-        ),
-        (
-            sac,
-            {"replay_device": "device", "schedule": "async", "workers": 1},
-            "does not support `schedule` 'async'",
-        ),
-        (dqn, {"replay_device": "device", "memory": "lstm:8"}, "does not support `memory`"),
+        (sac, {**ON_DEVICE, "hindsight": "future"}, "not support `hindsight`: choose 'host'"),
+        (sac, {**ON_DEVICE, "schedule": "async", "workers": 1}, "not support `schedule` 'async'"),
+        (dqn, {**ON_DEVICE, "memory": "lstm:8"}, "does not support `memory`"),
         (sac, {"replay_device": "gpu"}, "`replay_device` must be 'auto', 'host' or 'device'"),
     ],
 )

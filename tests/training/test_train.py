@@ -5,10 +5,8 @@ import dataclasses
 import gc
 import json
 import os
-import random
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -168,23 +166,27 @@ def test_interrupted_iteration_is_repeated(tmp_path):
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
 
 
-def test_resume_from_an_earlier_checkpoint(tmp_path):
-    ppo.train(config(tmp_path, "whole"))
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Train a run that is not interrupted, and return its directory."""
+    return ppo.train(config(tmp_path_factory.mktemp("runs"), "whole")).run_dir
+
+
+def test_resume_from_an_earlier_checkpoint(tmp_path, whole):
     parts = config(tmp_path, "parts")
     ppo.train(parts, on_report=lambda report: report.timesteps >= 1000)
     run = RunDirectory.open(tmp_path / "parts")
     assert "step-000000000640" in run.checkpoints.names()
     ppo.train(parts, resume_from=run.path / "checkpoints" / "step-000000000640")
-    assert_same_run(tmp_path / "whole", tmp_path / "parts")
+    assert_same_run(whole, tmp_path / "parts")
 
 
-def test_run_killed_before_its_first_checkpoint_restarts(tmp_path):
-    ppo.train(config(tmp_path, "whole"))
+def test_run_killed_before_its_first_checkpoint_restarts(tmp_path, whole):
     parts = config(tmp_path, "parts")
     ppo.train(parts, on_report=lambda report: report.timesteps >= 256)
     RunDirectory.open(tmp_path / "parts").checkpoints.clear()
     ppo.train(parts, resume_from=tmp_path / "parts")
-    assert_same_run(tmp_path / "whole", tmp_path / "parts")
+    assert_same_run(whole, tmp_path / "parts")
 
 
 def test_resume_with_more_steps(tmp_path):
@@ -282,35 +284,6 @@ def test_a_checkpoint_of_other_spaces_is_refused(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [[], ["--normalize-obs", "--normalize-reward"]])
-def test_killed_at_ten_random_moments(tmp_path, options):
-    """A run that is killed ten times and resumed each time ends like an uninterrupted one."""
-    hotloop = [sys.executable, "-m", "hotloop"]
-    arguments = ["--total-timesteps", "60000", "--checkpoint-interval", "1000", "--seed", "3"]
-    train = [*hotloop, "train", "ppo", *arguments, *options, "--execution", "eager", "--run-dir"]
-    whole, parts = str(tmp_path / "whole"), str(tmp_path / "parts")
-    subprocess.run([*train, whole], check=True, capture_output=True)
-    moments, kills = random.Random(7), 0
-    command = [*train, parts]
-    while True:
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        try:
-            # Start-up takes about 2 s: some kills come before its end, most within training.
-            process.wait(timeout=moments.uniform(0.5, 3.5) if kills < 10 else 120)
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            kills += 1
-            if (tmp_path / "parts" / "config.json").exists():
-                command = [*hotloop, "resume", parts]
-            continue
-        assert process.returncode == 0, process.stderr.read()
-        break
-    assert kills >= 10
-    assert_same_run(Path(whole), Path(parts))
-
-
-@pytest.mark.slow
 def test_killed_at_every_file_operation(tmp_path):
     """Kill the run at each creation, rename, link and removal of a file."""
     options = {**SMALL, "total_timesteps": 384, "checkpoint_interval": 128, "keep_checkpoints": 1}
@@ -379,10 +352,9 @@ def test_evaluations_during_training_and_the_best_checkpoint(tmp_path):
     assert [episode.undiscounted_return for episode in again] == best.returns
 
 
-def test_evaluation_does_not_change_the_weights(tmp_path):
-    evaluated = ppo.train(config(tmp_path, "a", eval_interval=200))
-    plain = ppo.train(config(tmp_path, "b"))
-    a, b = (RunDirectory.open(r.run_dir).load_policy()[1].params for r in (evaluated, plain))
+def test_evaluation_does_not_change_the_weights(tmp_path, whole):
+    evaluated = ppo.train(config(tmp_path, "a", eval_interval=200)).run_dir
+    a, b = (RunDirectory.open(path).load_policy()[1].params for path in (evaluated, whole))
     for name, array in a.items():
         np.testing.assert_array_equal(array, b[name])
 

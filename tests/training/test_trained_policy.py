@@ -1,8 +1,5 @@
 """Loaded policies: observations of environments, checkpoints, and evaluations."""
 
-import subprocess
-import sys
-
 import gymnasium
 import numpy as np
 import pytest
@@ -181,16 +178,6 @@ def test_evaluation_on_other_environments(tmp_path):
     for options in ({"episodes": 0}, {"seed": -1}):
         with pytest.raises(ConfigError, match="got"):
             hotloop.evaluate(run, **options)
-
-
-def test_no_torch_is_needed(trained_run):
-    code = (
-        "import sys, hotloop\n"
-        f"policy = hotloop.load({str(trained_run('ppo'))!r})\n"
-        "print(policy.act([0.0, 0.0, 0.0, 0.0]), 'torch' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split()[1] == "False"
 
 
 def test_policy_accepts_encoded_rows(tmp_path):
