@@ -186,6 +186,10 @@ def test_matrices_are_identified_by_digest(tmp_path):
     assert same_grid.run(tmp_path / "grid.sqlite", num_runs=4).computed_run_steps == 0
 
 
+TWICE = {"num-arms": 2, "num_arms": 3}
+VECTOR = {"environment_fields": {"rewards": np.ones(3)}}
+
+
 @pytest.mark.parametrize(
     ("args", "kwargs", "error", "message"),
     [
@@ -196,18 +200,8 @@ def test_matrices_are_identified_by_digest(tmp_path):
         (("epsilon-greedy", {"epsilon": "0.1,1.5"}), {}, ConfigError, "the point epsilon = 1.5"),
         (("epsilon-greedy", {"epsilon": []}), {}, ConfigError, "one value or more"),
         (("ucb", {"c": "1:9000:1", "step_size": "0.0001:1:0.0001"}), {}, ConfigError, "at most"),
-        (
-            ("ucb",),
-            {"environment_fields": {"num-arms": 2, "num_arms": 3}},
-            ConfigError,
-            "given twice",
-        ),
-        (
-            ("ucb",),
-            {"environment_name": "adversarial", "environment_fields": {"rewards": np.ones(3)}},
-            ConfigError,
-            "shape",
-        ),
+        (("ucb",), {"environment_fields": TWICE}, ConfigError, "given twice"),
+        (("ucb",), {"environment_name": "adversarial", **VECTOR}, ConfigError, "shape"),
         (("ucb",), {"num_steps": 0}, ConfigError, "steps"),
         (("ucb",), {"late_steps": 2000}, ConfigError, "late_steps"),
         (("beta-thompson",), {}, ConfigError, "beta-thompson"),
@@ -254,13 +248,6 @@ def test_groups_and_threads_do_not_change_results(tmp_path, monkeypatch):
         files[group, threads] = read_sums(path), content(table)
     first, *other_contents = files.values()
     assert all(other == first for other in other_contents)
-
-
-def test_points_do_not_depend_on_other_points(tmp_path):
-    alone = Grid("ucb", {"c": 2}, num_steps=40).run(tmp_path / "one.sqlite", num_runs=300)
-    among = Grid("ucb", {"c": "0.5:5:0.5"}, num_steps=40)
-    among = among.run(tmp_path / "two.sqlite", num_runs=300)
-    assert content(alone)[0] in content(among)
 
 
 # --- resume and extend
@@ -524,14 +511,27 @@ def assert_refused(path, error, message):
     assert path.read_bytes() == before
 
 
-def test_file_that_is_not_sqlite(tmp_path):
+@pytest.fixture
+def stored_grid(tmp_path):
+    """Return a function that stores a grid, changes its tables and returns the file."""
+
+    def store(*statement):
+        path = tmp_path / "grid.sqlite"
+        make_grid().run(path, num_runs=50)
+        with sqlite3.connect(path) as connection:
+            if statement:
+                connection.execute(*statement)
+        connection.close()
+        return path
+
+    return store
+
+
+def test_files_of_other_programs(tmp_path):
     path = tmp_path / "grid.sqlite"
     path.write_text("something of the user's, " * 100)
     assert_refused(path, BanditError, "is not a hotloop grid")
-
-
-def test_sqlite_file_of_another_program(tmp_path):
-    path = tmp_path / "grid.sqlite"
+    path.unlink()
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE meta (one, two, three)")
         connection.execute("CREATE TABLE bookmarks (address)")
@@ -539,12 +539,8 @@ def test_sqlite_file_of_another_program(tmp_path):
     assert_refused(path, BanditError, "not a hotloop grid: it has the tables bookmarks, meta")
 
 
-def test_grid_of_another_format(tmp_path):
-    path = tmp_path / "grid.sqlite"
-    make_grid().run(path, num_runs=50)
-    with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE meta SET value = '9' WHERE name = 'version'")
-    connection.close()
+def test_grid_of_another_format(stored_grid):
+    path = stored_grid("UPDATE meta SET value = '9' WHERE name = 'version'")
     assert_refused(path, BanditError, "is a grid of format 9, made by hotloop .* reads format 2")
 
 
@@ -567,25 +563,20 @@ def test_empty_file_is_a_new_grid(tmp_path):
     assert make_grid().run(tmp_path / "begun.sqlite", num_runs=50).computed_run_steps > 0
 
 
-def test_missing_table(tmp_path):
-    path = tmp_path / "grid.sqlite"
-    make_grid().run(path, num_runs=50)
-    with sqlite3.connect(path) as connection:
-        connection.execute("DROP TABLE sums")
-    connection.close()
+def test_missing_table(stored_grid):
+    path = stored_grid("DROP TABLE sums")
     assert_refused(path, BanditError, "damaged .no such table: sums")
 
 
 @pytest.mark.parametrize("blob", [b"", b"x" * 40, None])
-def test_damaged_sums(tmp_path, blob):
-    path = tmp_path / "grid.sqlite"
-    make_grid().run(path, num_runs=50)
-    with sqlite3.connect(path) as connection:
-        if blob is None:  # one bit
+def test_damaged_sums(stored_grid, blob):
+    path = stored_grid()
+    if blob is None:  # one bit
+        with sqlite3.connect(path) as connection:
             (blob,) = connection.execute("SELECT blob FROM sums WHERE point = 7").fetchone()
-            blob = blob[:100] + bytes([blob[100] ^ 1]) + blob[101:]
-        connection.execute("UPDATE sums SET blob = ? WHERE point = 7", (blob,))
-    connection.close()
+        connection.close()
+        blob = blob[:100] + bytes([blob[100] ^ 1]) + blob[101:]
+    path = stored_grid("UPDATE sums SET blob = ? WHERE point = 7", (blob,))
     assert_refused(path, BanditError, "point 7")
 
 
