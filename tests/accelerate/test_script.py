@@ -9,8 +9,10 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
+import nbformat
 import pytest
 import stable_baselines3
+from nbclient import NotebookClient
 from stable_baselines3 import PPO as ORIGINAL
 
 from hotloop import accelerate, cli
@@ -75,6 +77,99 @@ def test_a_script_and_its_processes_train_accelerated_models(tmp_path: Path) -> 
     assert lines[4].startswith("    execution of updates: eager")
     assert "ms before" in lines[5]
     assert "by hotloop's)" in lines[5]
+
+
+def test_a_script_with_environments_in_processes(tmp_path: Path) -> None:
+    result = run(
+        tmp_path,
+        """
+        import sys
+        from stable_baselines3 import DQN, PPO
+        from stable_baselines3.common.vec_env import SubprocVecEnv
+        from gymnasium.spaces import Discrete
+        from tests.accelerate.random_env import RandomEnv
+
+        def make():
+            return RandomEnv(action_space=Discrete(2))
+
+        if __name__ == "__main__":
+            for method in ("fork", "forkserver", "spawn"):
+                envs = SubprocVecEnv([make, make], start_method=method)
+                ppo = PPO("MlpPolicy", envs, n_steps=8, batch_size=16, n_epochs=1).learn(32)
+                dqn = DQN("MlpPolicy", envs, learning_starts=8, batch_size=4).learn(32)
+                print(method, ppo.num_timesteps, dqn.num_timesteps)
+                envs.close()
+        """,
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines() == ["fork 32 32", "forkserver 32 32", "spawn 32 32"]
+    lines = result.stderr.splitlines()
+    assert "  PPO (ActorCriticPolicy), 3 models, 6 updates" in lines
+    assert [line.split(",")[1] for line in lines if line.startswith("  DQN (")] == [" 3 models"]
+
+
+def test_a_script_with_a_study_of_optuna(tmp_path: Path) -> None:
+    """Trials differ in learning rate and batch size, and pruned ones end in a callback."""
+    result = run(
+        tmp_path,
+        """
+        import optuna
+        from stable_baselines3 import PPO
+        from stable_baselines3.common.callbacks import BaseCallback
+        from stable_baselines3.common.evaluation import evaluate_policy
+        from tests.accelerate.random_env import RandomEnv
+
+        class Prune(BaseCallback):
+            def __init__(self, trial):
+                super().__init__()
+                self.trial = trial
+
+            def _on_step(self):
+                self.trial.report(self.num_timesteps, self.num_timesteps)
+                if self.trial.number == 1 and self.num_timesteps > 40:
+                    raise optuna.TrialPruned()
+                return True
+
+        def objective(trial):
+            env = RandomEnv()
+            model = PPO(
+                "MlpPolicy", env, n_steps=32, n_epochs=1,
+                learning_rate=trial.suggest_float("learning_rate", 1e-5, 1e-2, log=True),
+                batch_size=trial.suggest_categorical("batch_size", [16, 32]),
+            )
+            model.learn(96, callback=Prune(trial))
+            return evaluate_policy(model, model.get_env(), n_eval_episodes=2)[0]
+
+        optuna.logging.disable_default_handler()
+        study = optuna.create_study(direction="maximize")
+        study.optimize(objective, n_trials=3)
+        print([trial.state.name for trial in study.trials], "learning_rate" in study.best_params)
+        """,
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines() == ["['COMPLETE', 'PRUNED', 'COMPLETE'] True"]
+    lines = result.stderr.splitlines()
+    assert any(line.startswith("  PPO (ActorCriticPolicy), 3 models, 7 updates") for line in lines)
+
+
+KERNEL = """
+from hotloop.accelerate import PPO
+from tests.accelerate.random_env import RandomEnv
+
+class InCell(RandomEnv):
+    pass
+
+model = PPO("MlpPolicy", InCell(), n_steps=16, batch_size=16, n_epochs=1).learn(64)
+print(type(model).__module__, model.num_timesteps, model.predict(model.get_env().reset())[0].shape)
+"""
+
+
+@pytest.mark.outside
+def test_a_kernel_trains_accelerated_models(tmp_path: Path) -> None:
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(KERNEL)])
+    NotebookClient(notebook, timeout=200, kernel_name="python3").execute()
+    (output,) = [x for x in notebook.cells[0].outputs if x.get("name") == "stdout"]
+    assert output["text"] == "hotloop.accelerate.ppo 64 (1, 2)\n"
 
 
 def test_a_script_without_the_library_and_an_exception(tmp_path: Path) -> None:
