@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from pettingzoo import ParallelEnv
+from pettingzoo import AECEnv, ParallelEnv
 
 
 class Hiding(ParallelEnv):
@@ -160,3 +160,59 @@ class Teams(ParallelEnv):
 def parallel_env(**kwargs: Any) -> Matching:
     """The function of a module that `pettingzoo:module` names."""
     return Matching(**kwargs)
+
+
+class Nim(AECEnv):
+    """Two players take one or two counters in turns. The one who takes the last one wins.
+
+    A player observes the number of counters. The first player wins unless it is a multiple of 3.
+    """
+
+    metadata = {"name": "nim", "is_parallelizable": False}  # noqa: RUF012
+
+    def __init__(self, num_counters: int = 7) -> None:
+        super().__init__()
+        self.possible_agents = ["first", "second"]
+        self.num_counters = num_counters
+
+    def observation_space(self, agent: str) -> spaces.Space:
+        size = self.num_counters + 1
+        return spaces.Dict(
+            {
+                "observation": spaces.Box(0.0, 1.0, (size,), np.float32),
+                "action_mask": spaces.Box(0, 1, (2,), np.int8),
+            }
+        )
+
+    def action_space(self, agent: str) -> spaces.Space:
+        return spaces.Discrete(2)
+
+    def observe(self, agent: str) -> Any:
+        observation = np.eye(self.num_counters + 1, dtype=np.float32)[self.counters]
+        mask = np.array([self.counters >= 1, self.counters >= 2], np.int8)
+        return {"observation": observation, "action_mask": mask}
+
+    def reset(self, seed: int | None = None, options: Any = None) -> None:
+        # The number of counters depends on the seed.
+        self.counters = self.num_counters - int(np.random.default_rng(seed).integers(2))
+        self.agents = list(self.possible_agents)
+        self.agent_selection = self.agents[0]
+        self.rewards = dict.fromkeys(self.agents, 0.0)
+        self._cumulative_rewards = dict.fromkeys(self.agents, 0.0)
+        self.terminations = dict.fromkeys(self.agents, False)
+        self.truncations = dict.fromkeys(self.agents, False)
+        self.infos = {agent: {} for agent in self.agents}
+
+    def step(self, action: Any) -> None:
+        agent = self.agent_selection
+        if self.terminations[agent]:
+            self._was_dead_step(action)
+            return
+        assert action + 1 <= self.counters
+        other = "second" if agent == "first" else "first"
+        self.counters -= action + 1
+        if not self.counters:
+            self.rewards = {agent: 1.0, other: -1.0}
+            self.terminations = dict.fromkeys(self.agents, True)
+            self._accumulate_rewards()
+        self.agent_selection = other

@@ -39,16 +39,17 @@ def run(args: list[str]) -> int:
         type=count,
         default=MAX_STEPS,
         metavar="N",
-        help="maximum length of an episode; a longer one is cut, and counts with its return up to "
-        "there (default: %(default)s)",
+        help="maximum length of an episode; a longer one is cut, and counts with its return up "
+        "to there (default: %(default)s)",
     )
     parser.add_argument(
-        "--checkpoint",
-        default="last",
-        help="last, best, or the name of another one (default: %(default)s)",
+        "--checkpoint", default="last", help="last (the default), best, or another one's name"
     )
+    parser.add_argument("--seed", type=natural, help="the environments' seed (default: the run's)")
     parser.add_argument(
-        "--seed", type=natural, help="seed of the environments (default: the run's)"
+        "--opponent",
+        metavar="NAME",
+        help="in games: random (the default after self-play), a run, or module:function",
     )
     parser.add_argument(
         "--video",
@@ -73,7 +74,7 @@ def run(args: list[str]) -> int:
     run_path = local_run(options.run)
     directory = RunDirectory.open(run_path)
     directory.check_trusted(is_trusted=options.trust, only_environment=True)
-    if directory.may_import(is_trusted=options.trust):
+    if ":" in (options.opponent or "") or directory.may_import(is_trusted=options.trust):
         enable_local_imports()
     chosen = {"checkpoint": options.checkpoint, "trust": options.trust}
     spec = run_spec(directory)
@@ -89,6 +90,7 @@ def run(args: list[str]) -> int:
             episodes=options.episodes,
             seed=options.seed,
             max_steps=options.max_steps,
+            opponent=options.opponent,
             on_note=lambda text: notify(f"{text}; {limit}"),
             **chosen,
         )

@@ -1,4 +1,4 @@
-"""Creation of PettingZoo's games for several policies."""
+"""Creation of PettingZoo's games for several policies, and for self-play."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hotloop.envs.checks import describe_value
+from hotloop.envs.closing import close_all
 from hotloop.envs.factory import construct, resolve
 from hotloop.envs.games import is_game, make_games
 from hotloop.envs.pettingzoo_envs import PettingZooEnvs
 from hotloop.envs.spec import EnvSpec
+from hotloop.envs.turns import Opponents, TurnGames
 from hotloop.errors import ConfigError
 
 
@@ -57,6 +59,34 @@ def make_views(
     return views
 
 
+def make_turn_games(spec: EnvSpec, num_envs: int, opponents: Opponents) -> TurnGames:
+    """Return N games of PettingZoo against opponents, in which agents act in turns.
+
+    Raises:
+        ConfigError: the environment has one agent.
+        SpaceError: a space is not supported, or the spaces of agents differ.
+    """
+    env_id, make_game, instance = _construct_game(spec)
+    from pettingzoo import AECEnv
+    from pettingzoo.utils.conversions import parallel_to_aec
+
+    games: list[Any] = []
+    try:
+        while len(games) < num_envs:
+            game = make_game() if games else instance
+            games.append(game if isinstance(game, AECEnv) else parallel_to_aec(game))
+        if len(games[0].possible_agents) < 2:
+            raise ConfigError(
+                f"{env_id}: self-play needs a game of at least two agents, got "
+                f"{list(games[0].possible_agents)}: leave the option out"
+            )
+        return TurnGames(games, spec, opponents, env_id=env_id)
+    except BaseException:
+        with contextlib.suppress(Exception):  # the first failure is the relevant one
+            close_all(games or [instance])
+        raise
+
+
 def _construct_game(spec: EnvSpec) -> tuple[str, Callable[[], Any], Any]:
     """Return the name of a game of several agents, a function that makes one, and a first one."""
     env_id, factory = resolve(spec)
@@ -66,6 +96,6 @@ def _construct_game(spec: EnvSpec) -> tuple[str, Callable[[], Any], Any]:
         return env_id, make_game, instance
     instance.close()
     raise ConfigError(
-        f"{env_id}: several policies need an environment of several agents, got "
+        f"{env_id}: several policies and self-play need an environment of several agents, got "
         f"{describe_value(instance)}: choose one of PettingZoo"
     )

@@ -51,8 +51,8 @@ def as_parallel(env: Any, env_id: str) -> Any:
     if not (getattr(env, "metadata", None) or {}).get("is_parallelizable", False):
         raise ConfigError(
             f"{env_id}: all agents must act in each step, but those of this environment act in "
-            "turns (its metadata has no `is_parallelizable`): choose an environment with a "
-            "`parallel_env`"
+            "turns (its metadata has no `is_parallelizable`): train it by `self_play` "
+            "(`--self-play uniform`), or choose an environment with a `parallel_env`"
         )
     return aec_to_parallel(env)
 

@@ -27,7 +27,8 @@ from hotloop.training.process import TrainingProcess
 from hotloop.training.reporting import Reporter
 from hotloop.training.resume import OpenedRun, check_network, describe_resume, reopen, rewind_run
 from hotloop.training.run_updates import Run
-from hotloop.training.sources import ONE_POLICY, Makers, make_sources
+from hotloop.training.self_play import makers_of
+from hotloop.training.sources import Makers, make_sources
 
 
 def run_training(
@@ -41,7 +42,7 @@ def run_training(
     callbacks: Sequence[Callback] = (),
     envs_to_close: list[Any],
     process: TrainingProcess | None = None,
-    makers: Makers = ONE_POLICY,
+    makers: Makers | None = None,
 ) -> Run[RunResult]:
     """Train as a generator of update requests, and save the last iteration however it ends.
 
@@ -49,13 +50,14 @@ def run_training(
         algorithm, config, on_report, on_end, resume_from, callbacks: see `Algorithm.train`.
         envs_to_close: a list that receives the environments of this process.
         process: the process of several runs, None for a single run.
-        makers: the functions that make its environments, by default those of a single policy.
+        makers: the functions that make its environments, None for those of a single policy.
     """
     run: OpenedRun[AnyConfig] | None = None
     is_assembled = False
     exits = contextlib.ExitStack()
     rules = stopping_rules(config, has_evaluations=config.eval_interval is not None)
-    callback_list = CallbackList(callbacks, rules=rules)
+    makers = makers_of(config) if makers is None else makers
+    callback_list = CallbackList([*callbacks, *makers.callbacks], rules=rules)
     try:
         with delayed_interrupt():  # files exist from here on, and need cleanup
             run = _open_run(algorithm, config, EnvSpec(environment).name, resume_from)

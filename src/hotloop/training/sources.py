@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -35,6 +35,7 @@ from hotloop.training.resume import OpenedRun, ResumedRun
 
 if TYPE_CHECKING:
     from hotloop.training.algorithm import Algorithm
+    from hotloop.training.callbacks import Callback
     from hotloop.training.loop import Stages
     from hotloop.training.run_updates import UpdateRequest
 
@@ -218,12 +219,14 @@ class Makers:
         evaluation: makes those for evaluations from the specification and N.
         adapt: returns the stages that the training loop runs.
         start: yields requests before the first iteration.
+        callbacks: further callbacks of the run.
     """
 
     training: Callable[[Any, EnvSpec, OpenedRun], Environments] = make_environments
     evaluation: Callable[[EnvSpec, int], VectorEnv] = make_vec
     adapt: Callable[[Stages], Stages] = lambda stages: stages
     start: Callable[[Stages], Iterable[UpdateRequest]] = lambda stages: ()
+    callbacks: Sequence[Callback] = ()
 
 
 ONE_POLICY = Makers()

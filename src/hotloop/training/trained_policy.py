@@ -112,6 +112,7 @@ def evaluate(
     checkpoint: str | None = None,
     seed: int | None = None,
     max_steps: int = evaluation.MAX_STEPS,
+    opponent: str | None = None,
     on_note: Callable[[str], None] = lambda _: None,
     trust: bool = False,
 ) -> EvaluationResult:
@@ -126,6 +127,8 @@ def evaluate(
         seed: the environments' seed; by default that of an `EnvSpec`, otherwise the run's.
         max_steps: the maximum length of an episode. A longer one is cut, and counts with its return
             up to there.
+        opponent: the opponent in a game: `random`, `module:function` or a run directory. A run of
+            self-play plays against `random` by default.
         on_note: called with the state of a lengthy evaluation every 5 s.
         trust: whether to import custom code that the run names.
 
@@ -156,12 +159,16 @@ def evaluate(
     has_masks = network.action_spec.is_masked
     spec = replace(spec, seed=seed, stream="evaluation", action_masks=has_masks)
     with kept_global_generators(seed, "evaluation"), closing_environments() as to_close:
-        if env is None and config.get("policies"):
+        if opponent is not None or (env is None and config.get("self_play")):
+            from hotloop.envs.game_factory import make_turn_games
+            from hotloop.training.opponents import RANDOM, FixedOpponent
+
+            fixed = FixedOpponent(opponent or RANDOM, seed, is_trusted=trust)
+            envs: VectorEnv = make_turn_games(spec, config["num_envs"], fixed)
+        elif env is None and config.get("policies"):
             from hotloop.training.partners import evaluation_environments
 
-            envs: VectorEnv = evaluation_environments(
-                directory, spec, config["num_envs"], is_trusted=trust
-            )
+            envs = evaluation_environments(directory, spec, config["num_envs"], is_trusted=trust)
         else:
             envs = make_vec(spec, config["num_envs"])
         to_close.append(envs)

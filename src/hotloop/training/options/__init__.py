@@ -44,6 +44,7 @@ from hotloop.training.options.groups import (
     RunOptions,
     SaveOptions,
 )
+from hotloop.training.options.self_play import SelfPlayOptions
 from hotloop.training.options.sequences import (
     MemoryOptions,
     ReplaySequenceOptions,
@@ -95,6 +96,7 @@ __all__ = [
     "ScheduledFraction",
     "ScheduledNotNegative",
     "ScheduledPositive",
+    "SelfPlayOptions",
     "SequenceOptions",
     "Sizes",
     "StopOptions",

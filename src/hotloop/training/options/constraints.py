@@ -131,6 +131,12 @@ Seed = Annotated[
     Constraint("be an integer in [0, 2⁶³)", lambda x: _is_int(x) and 0 <= x < 2**63),
 ]
 Sizes = Annotated[tuple[int, ...], Constraint("be positive integers", _are_counts), _SMALL, DATA]
+Names = Annotated[
+    tuple[str, ...],
+    Constraint(
+        "be names", lambda x: isinstance(x, (tuple, list)) and all(isinstance(y, str) for y in x)
+    ),
+]
 Trackers = Annotated[
     tuple[str, ...],
     Constraint("name trackers: 'tensorboard', 'wandb', 'mlflow', 'trackio'", _are_trackers),

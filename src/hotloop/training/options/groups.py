@@ -47,6 +47,7 @@ from hotloop.training.options.constraints import (
 )
 from hotloop.training.options.evaluation import EvalOptions
 from hotloop.training.options.policies import PolicyOptions
+from hotloop.training.options.self_play import SelfPlayOptions
 from hotloop.training.options.stopping import StopOptions
 from hotloop.training.options.task import TaskOptions
 from hotloop.training.options.workers import WORKERS, WorkerOptions
@@ -86,7 +87,9 @@ class SaveOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOptions(StopOptions, SaveOptions, EvalOptions, WorkerOptions, TaskOptions):
+class RunOptions(
+    StopOptions, SaveOptions, EvalOptions, SelfPlayOptions, WorkerOptions, TaskOptions
+):
     """The option groups of every run."""
 
     @property

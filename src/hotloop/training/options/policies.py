@@ -18,7 +18,7 @@ class PolicyOptions(Options):
     environment. An agent has the policy whose name its own begins with. Or `module:function`, which
     returns the policy of an agent's name."""
 
-    requires: ClassVar[RequirementTable] = {"policies": {"workers": (0,)}}
+    requires: ClassVar[RequirementTable] = {"policies": {"workers": (0,), "self_play": (None,)}}
 
     @property
     def has_policies(self) -> bool:

@@ -1,0 +1,161 @@
+"""Opponents in games: random, scripted, and policies of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from hotloop.base.importing import describe_exception, import_object
+from hotloop.envs import ActionSpec, ObsSpec, Spaces
+from hotloop.envs.turns import Turn
+from hotloop.errors import CheckpointError, EnvironmentFailure
+from hotloop.policies import ActingPolicy, Network, PolicySnapshot
+from hotloop.runs import RunDirectory
+
+RANDOM = "random"
+
+
+class Player(Protocol):
+    """One opponent."""
+
+    def act(self, turns: Sequence[Turn], rng: np.random.Generator) -> Sequence[Any]:
+        """Return an action for each turn, as a policy samples them."""
+        ...
+
+
+class RandomPlayer:
+    """Draws from the allowed actions, or between the bounds, uniformly."""
+
+    def __init__(self, spec: ActionSpec) -> None:
+        self._spec = spec
+
+    def act(self, turns: Sequence[Turn], rng: np.random.Generator) -> Sequence[Any]:
+        """See `Player.act`."""
+        return [self._draw(turn.mask, rng) for turn in turns]
+
+    def _draw(self, mask: np.ndarray, rng: np.random.Generator) -> Any:
+        spec = self._spec
+        if spec.kind == "box":
+            low, high = (np.clip(bound, -1.0, 1.0) for bound in spec.bounds)
+            return rng.uniform(low, high).astype(spec.dtype)
+        choices, start = [], 0
+        for count in spec.num_choices:
+            allowed = np.arange(count)
+            if spec.is_masked:
+                allowed = np.flatnonzero(mask[start : start + count])
+            choices.append(allowed[rng.integers(len(allowed))])
+            start += count
+        return np.array(choices, spec.dtype).reshape(spec.shape)
+
+
+class ScriptedPlayer:
+    """Acts by a function of the observation, the mask and a random generator.
+
+    Args:
+        function: returns an action, discrete ones counted from 0.
+        name: its name in messages.
+        spec: the actions.
+    """
+
+    def __init__(self, function: Callable[..., Any], name: str, spec: ActionSpec) -> None:
+        self._function, self._name, self._spec = function, name, spec
+
+    def act(self, turns: Sequence[Turn], rng: np.random.Generator) -> Sequence[Any]:
+        """See `Player.act`."""
+        actions: list[Any] = []
+        for turn in turns:
+            try:
+                action = self._function(turn.observation, turn.mask, rng)
+                actions.append(np.asarray(action, self._spec.dtype).reshape(self._spec.shape))
+            except Exception as error:
+                raise EnvironmentFailure(
+                    f"the opponent {self._name} raised {describe_exception(error)} for agent "
+                    f"{turn.agent!r}: return an action for its observation"
+                ) from error
+        return actions
+
+
+class PolicyPlayer:
+    """Samples the actions of a policy."""
+
+    def __init__(self, network: Network, snapshot: PolicySnapshot) -> None:
+        self._policy = ActingPolicy(network, snapshot)
+
+    def act(self, turns: Sequence[Turn], rng: np.random.Generator) -> Sequence[Any]:
+        """See `Player.act`."""
+        obs = np.stack([turn.obs for turn in turns])
+        mask = np.stack([turn.mask for turn in turns])
+        return list(self._policy.sample(obs, rng, None, mask))
+
+
+def make_player(name: str, spaces: Spaces, *, is_trusted: bool = True) -> Player:
+    """Return the opponent of a name: `random`, `module:function` or a run directory.
+
+    Raises:
+        ConfigError, UnknownNameError: there is no such function or run.
+        CheckpointError: the run's policy has other spaces, or hidden states.
+    """
+    if name == RANDOM:
+        return RandomPlayer(spaces.action_spec)
+    if ":" in name and not Path(name).exists():
+        function = import_object(name, kind="opponent", example="my_players:careful")
+        return ScriptedPlayer(function, name, spaces.action_spec)
+    network, snapshot, _ = RunDirectory.open(name).load_policy(is_trusted=is_trusted)
+    check_opponent(name, network, spaces)
+    return PolicyPlayer(network, snapshot)
+
+
+def check_opponent(name: str, network: Network, spaces: Spaces) -> None:
+    """Raise CheckpointError if a policy can't be an opponent in games with these spaces."""
+    for part in ("obs_spec", "action_spec"):
+        expected: ObsSpec | ActionSpec = getattr(spaces, part)
+        if getattr(network, part) != expected:
+            kind = "observations" if part == "obs_spec" else "actions"
+            raise CheckpointError(
+                f"the opponent {name} must have the {kind} of this game, {expected}, got "
+                f"{getattr(network, part)}: choose a run on this game with the same `action_masks`"
+            )
+    if network.memory_size:
+        raise CheckpointError(
+            f"the opponent {name} must have no hidden states, but it has a recurrent network: "
+            "choose another run"
+        )
+
+
+class FixedOpponent:
+    """One opponent in all games, for evaluations; see `Opponents`.
+
+    Args:
+        name: see `make_player`.
+        seed: seed of its actions, which are the same in each evaluation.
+        is_trusted: whether to import code that the opponent's run names.
+    """
+
+    def __init__(self, name: str, seed: int, *, is_trusted: bool = True) -> None:
+        self._name, self._seed, self._is_trusted = name, seed, is_trusted
+        self._player: Player | None = None
+        self._rng = np.random.default_rng(seed)
+
+    def attach(self, spaces: Spaces) -> None:
+        """See `Opponents.attach`."""
+        self._player = make_player(self._name, spaces, is_trusted=self._is_trusted)
+
+    def begin(self, game: int, episode: int) -> None:
+        """See `Opponents.begin`."""
+        if game == episode == 0:
+            self._rng = np.random.default_rng(self._seed)
+
+    def act(self, turns: Sequence[Turn]) -> Sequence[Any]:
+        """See `Opponents.act`."""
+        assert self._player is not None
+        return self._player.act(turns, self._rng)
+
+    def end(self, game: int, score: float) -> None:
+        """See `Opponents.end`."""
+
+    def recorded_moves(self, game: int) -> Sequence[Any]:
+        """See `Opponents.recorded_moves`."""
+        return ()

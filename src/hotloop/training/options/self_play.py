@@ -1,0 +1,36 @@
+"""Options of self-play."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from hotloop.training.options.base import SET, Options, RequirementTable
+from hotloop.training.options.constraints import Count, Names
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelfPlayOptions(Options):
+    """Self-play, in PettingZoo games."""
+
+    self_play: Literal["uniform", "latest", "prioritized"] | None = None
+    """Play against snapshots of the run's own policy, drawn uniformly, the latest alone, or more
+    often the ones that the policy beats less (prioritized)."""
+    self_play_interval: Count = 10_000
+    """self_play: transitions between two snapshots. Lower it for more and closer opponents."""
+    self_play_pool: Count = 20
+    """self_play: number of latest snapshots to draw from. Raise it if the policy forgets how to
+    beat earlier ones."""
+    opponents: Names = ()
+    """self_play: further opponents to draw: random, a run directory, or `module:function` with the
+    arguments (observation, mask, generator)."""
+    eval_opponent: str = "random"
+    """self_play: the opponent in evaluations, named as in `opponents`."""
+
+    requires: ClassVar[RequirementTable] = {
+        "self_play": {"workers": (0,)},
+        "self_play_interval": {"self_play": SET},
+        "self_play_pool": {"self_play": SET},
+        "opponents": {"self_play": SET},
+        "eval_opponent": {"self_play": SET, "eval_interval": SET},
+    }

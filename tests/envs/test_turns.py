@@ -1,0 +1,154 @@
+"""Games against opponents: a row is one game from the learner's point of view."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from hotloop.envs import EnvSpec, obs_hash
+from hotloop.envs.game_factory import make_turn_games
+from hotloop.errors import ConfigError, EnvironmentFailure, SpaceError
+from hotloop.types import RunningEpisode
+from tests.toy_games import Matching, Nim, Teams
+
+
+class Scripted:
+    """Takes one counter, or what `moves` say, and records what it is asked."""
+
+    def __init__(self, moves=()):
+        self.moves, self.begun, self.ended, self.turns = list(moves), [], [], []
+        self.recorded = {}
+
+    def attach(self, spaces):
+        self.spaces = spaces
+
+    def begin(self, game, episode):
+        self.begun.append((game, episode))
+
+    def act(self, turns):
+        self.turns += turns
+        return [np.int64(self.moves.pop(0) if self.moves else 0) for _ in turns]
+
+    def end(self, game, score):
+        self.ended.append((game, score))
+
+    def recorded_moves(self, game):
+        return self.recorded.get(game, ())
+
+
+def make(num_games=1, opponents=None, **kwargs):
+    spec = EnvSpec(Nim, kwargs, seed=2, action_masks=True)
+    return make_turn_games(spec, num_games, opponents or Scripted())
+
+
+def counters(obs):
+    return obs.argmax(axis=-1).tolist()
+
+
+def test_a_step_is_the_learners_action_and_the_opponents_moves():
+    opponents = Scripted()
+    envs = make(2, opponents)
+    starts = counters(envs.reset(first_episode=0))
+    # In game 0 the learner is first, in game 1 the opponent has taken a counter.
+    assert [envs.seat(0), envs.seat(1)] == ["first", "second"]
+    assert opponents.begun == [(0, 0), (1, 0)]
+    assert len(opponents.turns) == 1
+    assert opponents.turns[0].agent == "first"
+    step = envs.step(np.array([1, 0]))  # take two and one, and the opponent takes one
+    assert counters(step.next_obs) == [starts[0] - 3, starts[1] - 2]
+    assert step.valid.all()
+    assert not (step.terminated | step.truncated).any()
+    assert step.reward.tolist() == [0, 0]
+
+
+def test_games_end_with_the_learners_reward_and_score():
+    opponents = Scripted()
+    envs = make(1, opponents, num_counters=2)
+    rewards, seats = [], []
+    obs = envs.reset(first_episode=0)
+    for _ in range(40):
+        seats.append(envs.seat(0))
+        step = envs.step(np.array([0]))
+        rewards.append(float(step.reward[0]))
+        obs = step.obs
+    assert counters(obs)[0] in (1, 2)
+    episodes = envs.pop_episodes()
+    assert len(episodes) == len(opponents.ended) > 10
+    assert {e.info["score"] for e in episodes} == {0.0, 1.0}
+    for episode, (_, score) in zip(episodes, opponents.ended, strict=True):
+        assert episode.info["score"] == score == (episode.undiscounted_return + 1) / 2
+        assert episode.info["seat"] == episode.episode % 2
+    assert sum(rewards) == sum(e.undiscounted_return for e in episodes)
+
+
+def test_masks_are_those_of_the_learners_turn():
+    envs = make(num_counters=2)
+    envs.reset(first_episode=0)
+    assert envs.mask.shape == (1, 2)
+    for _ in range(20):
+        num_left = counters(envs.step(np.array([0])).obs)[0]
+        assert envs.mask[0].tolist() == [True, num_left >= 2]
+
+
+def test_a_game_is_replayed_with_the_recorded_moves():
+    opponents = Scripted([0, 1] * 50)
+    envs = make(2, opponents, num_counters=30)
+    envs.reset(first_episode=3)
+    actions = [np.array([1, 0]), np.array([0, 0]), np.array([1, 1])]
+    for action in actions:
+        obs = envs.step(action).obs.copy()
+    again = Scripted()
+    again.recorded = dict(enumerate(envs.moves))
+    twin = make(2, again, num_counters=30)
+    running = [
+        RunningEpisode(3, np.array([action[i] for action in actions]), obs_hash(obs[i]))
+        for i in range(2)
+    ]
+    resumed, restarted = twin.resume(running)
+    assert restarted == []
+    np.testing.assert_array_equal(resumed, obs)
+    np.testing.assert_array_equal(twin.mask, envs.mask)
+    assert twin.running_episodes() == envs.running_episodes()
+    assert twin.moves == envs.moves
+    assert again.turns == []
+    # Without the moves, the games begin again.
+    again.recorded = {}
+    _, restarted = make(2, again, num_counters=30).resume(running)
+    assert restarted == [0, 1]
+
+
+def test_agents_that_act_at_once_take_turns():
+    opponents = Scripted()
+    envs = make_turn_games(EnvSpec(Matching, {"length": 3}), 2, opponents)
+    envs.reset(first_episode=0)
+    for _ in range(6):
+        step = envs.step(np.zeros(2, np.int64))
+    episodes = envs.pop_episodes()
+    assert [(e.episode, e.length) for e in episodes] == [(0, 3), (0, 3), (1, 3), (1, 3)]
+    assert {e.info["score"] for e in episodes} == {0.5}  # both agents have the same reward
+    assert step.truncated.all()
+
+
+def test_all_seats_need_the_same_spaces():
+    with pytest.raises(SpaceError, match="to share one policy; 'blue_0' has"):
+        make_turn_games(EnvSpec(Teams), 1, Scripted())
+
+
+def test_a_single_environment_is_no_game():
+    with pytest.raises(ConfigError, match="need an environment of several agents"):
+        make_turn_games(EnvSpec("CartPole-v1"), 1, Scripted())
+
+
+def test_errors_name_the_game():
+    envs = make()
+    envs.reset(first_episode=0)
+    with pytest.raises(EnvironmentFailure, match="environment 0, episode 0, step 0: `step` raised"):
+        envs.step(np.array([9]))
+
+
+def test_spaces_of_a_game_are_given_to_the_opponents():
+    opponents = Scripted()
+    make(1, opponents)
+    assert opponents.spaces.obs_spec.shape == (8,)
+    assert isinstance(Nim().action_space("first"), spaces.Discrete)

@@ -1,0 +1,194 @@
+"""Self-play: opponents from a pool of snapshots, ratings, and resuming with the pool."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import hotloop
+from hotloop.algorithms import dqn, ppo
+from hotloop.envs import EnvSpec
+from hotloop.envs.game_factory import make_turn_games
+from hotloop.errors import CheckpointError, ConfigError, EnvironmentFailure
+from hotloop.runs import RunDirectory
+from hotloop.training.opponent_pool import OpponentPool
+from hotloop.training.opponents import FixedOpponent, check_opponent, make_player
+from tests.toy_games import Nim
+
+NIM = "tests.toy_games:Nim"
+PERFECT = "tests.training.test_self_play:perfect"
+
+
+def perfect(observation, mask, rng):
+    """Leave a multiple of three, or move at random."""
+    num_left = int(observation["observation"].argmax())
+    return num_left % 3 - 1 if num_left % 3 else int(rng.integers(mask.sum()))
+
+
+def broken(observation, mask, rng):
+    raise KeyError("nothing")
+
+
+def config(path, **options):
+    defaults = {
+        "env_id": NIM,
+        "self_play": "prioritized",
+        "self_play_interval": 128,
+        "action_masks": True,
+        "num_envs": 4,
+        "num_steps": 16,
+        "total_timesteps": 640,
+        "hidden_sizes": (8,),
+        "execution": "eager",
+        "run_dir": str(path),
+        "checkpoint_interval": 64,
+    }
+    return ppo.Config(**{**defaults, **options})
+
+
+def train(path, **options):
+    return ppo.algorithm.train(config(path, **options), progress=False)
+
+
+def lines(path):
+    text = (path / "metrics.jsonl").read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    path = tmp_path_factory.mktemp("self_play") / "run"
+    train(path, opponents=("random", PERFECT))
+    return path
+
+
+def test_snapshots_are_frozen_at_the_interval_and_rated(run):
+    snapshots = sorted(path.name for path in (run / "pool").glob("step-*"))
+    assert snapshots == [f"step-{128 * k:012}" for k in range(6)]
+    table = json.loads((run / "self_play.json").read_text())
+    assert table["players"] == [*snapshots, "random", PERFECT]
+    games, scores = np.array(table["games"]), np.array(table["scores"])
+    assert (games == games.T).all()
+    np.testing.assert_allclose(scores + scores.T, games)
+    assert games[5, :5].sum() > 0
+    last = lines(run)[-1]
+    assert last["rating"] == table["ratings"][5]
+    assert last["rating_interval"] == table["intervals"][5] > 0
+    assert 0 <= last["score"] <= 1
+    num_games = sum(len(line["episode_returns"]) for line in lines(run))
+    assert games.sum() / 2 == num_games
+
+
+def test_an_interrupted_run_ends_with_the_same_weights(run, tmp_path):
+    path, options = tmp_path / "run", {"opponents": ("random", PERFECT)}
+    ppo.algorithm.train(
+        config(path, **options), on_report=lambda report: report.timesteps >= 320, progress=False
+    )
+    ppo.algorithm.train(config(path, **options), resume_from=path, progress=False)
+    whole, resumed = (RunDirectory.open(x).checkpoints.load() for x in (run, path))
+    for name, array in whole.snapshot.params.items():
+        np.testing.assert_array_equal(resumed.snapshot.params[name], array)
+    assert resumed.state["callbacks"] == whole.state["callbacks"]
+    names = ("self_play.json",)
+    assert [(path / name).read_text() for name in names] == [
+        (run / name).read_text() for name in names
+    ]
+
+
+def test_evaluations_play_against_named_opponents(run):
+    for opponent in (None, "random", PERFECT, str(run)):
+        played = hotloop.evaluate(run, episodes=8, opponent=opponent)
+        again = hotloop.evaluate(run, episodes=8, opponent=opponent)
+        assert played.returns == again.returns
+        assert played.info["score"] == [(x + 1) / 2 for x in played.returns]
+
+
+def test_an_opponent_needs_the_spaces_of_the_game(run, tmp_path):
+    train(tmp_path / "large", env_kwargs={"num_counters": 9}, total_timesteps=64)
+    with pytest.raises(CheckpointError, match="must have the observations of this game"):
+        train(tmp_path / "run", opponents=(str(tmp_path / "large"),))
+    assert not (tmp_path / "run").exists()
+    network, _, _ = RunDirectory.open(run).load_policy()
+    recurrent = SimpleNamespace(
+        obs_spec=network.obs_spec, action_spec=network.action_spec, memory_size=4
+    )
+    with pytest.raises(CheckpointError, match="must have no hidden states"):
+        check_opponent("other", recurrent, network)
+
+
+def test_a_broken_opponent_is_named():
+    opponent = FixedOpponent("tests.training.test_self_play:broken", seed=0)
+    envs = make_turn_games(EnvSpec(Nim, action_masks=True), 2, opponent)
+    with pytest.raises(EnvironmentFailure, match=r"test_self_play:broken raised KeyError"):
+        envs.reset(first_episode=0)
+
+
+def test_recurrent_networks_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match="self-play does not support recurrent networks"):
+        train(tmp_path / "run", memory="gru:4")
+
+
+def test_random_opponents_draw_allowed_actions_uniformly():
+    envs = make_turn_games(EnvSpec(Nim, action_masks=True), 1, FixedOpponent("random", 0))
+    player, rng = make_player("random", envs), np.random.default_rng(0)
+    envs.reset(first_episode=1)  # the opponent has moved
+    turn = type("Turn", (), {"mask": np.array([True, True])})()
+    actions = [int(player.act([turn], rng)[0]) for _ in range(400)]
+    assert 160 < sum(actions) < 240
+    turn.mask = np.array([False, True])
+    assert [int(player.act([turn], rng)[0]) for _ in range(20)] == [1] * 20
+
+
+def test_stronger_opponents_are_drawn_more_often(tmp_path):
+    pool = OpponentPool(config(tmp_path), 0, tmp_path / "pool")
+    pool._recent = {"weak": [9.0, 9.0], "strong": [9.0, 0.0]}
+    # (1 − p)² with p = (score + ½) / (games + 1), and a tenth spread over all.
+    weights = np.array([0.05**2, 0.95**2])
+    expected = 0.1 / 2 + 0.9 * weights / weights.sum()
+    np.testing.assert_allclose(pool._probabilities(["weak", "strong"]), expected)
+
+
+def test_dqn_learns_against_its_snapshots(tmp_path):
+    dqn.algorithm.train(
+        dqn.Config(
+            env_id=NIM,
+            self_play="uniform",
+            self_play_interval=100,
+            action_masks=True,
+            num_envs=4,
+            total_timesteps=400,
+            learning_starts=100,
+            batch_size=32,
+            report_interval=50,
+            hidden_sizes=(8,),
+            execution="eager",
+            run_dir=str(tmp_path / "run"),
+        ),
+        progress=False,
+    )
+    table = json.loads((tmp_path / "run" / "self_play.json").read_text())
+    assert len(table["players"]) == 5
+    assert np.array(table["games"])[4].sum() > 0
+
+
+@pytest.mark.slow
+def test_self_play_finds_the_winning_strategy(tmp_path):
+    train(
+        tmp_path / "run",
+        total_timesteps=40_960,
+        self_play_interval=4096,
+        num_envs=16,
+        num_steps=64,
+        hidden_sizes=(32, 32),
+        learning_rate=3e-3,
+        env_kwargs={"num_counters": 8},
+    )
+    played = hotloop.evaluate(tmp_path / "run", episodes=200, opponent=PERFECT)
+    starts = {True: [], False: []}
+    for episode in played.episodes:
+        starts[episode.info["seat"] == 0].append(episode.info["score"])
+    # 8 or 7 counters: the first player wins with perfect play.
+    assert np.mean(starts[True]) == 1
