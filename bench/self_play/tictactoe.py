@@ -1,6 +1,6 @@
 """Tic-tac-toe by self-play: when does the policy never lose to a perfect player?
 
-    python -m bench self-play [--seeds 3] [--timesteps 400000]
+    python -m bench self-play [--seeds 1] [--timesteps 500000]
 
 PPO trains against snapshots of itself alone. Each checkpoint then plays all games, in both seats,
 in which the opponent makes any of the perfect moves, and all games with any moves at all. The
@@ -21,13 +21,14 @@ from bench.self_play.perfect import count_games
 OPTIONS: dict[str, Any] = {
     "env_id": "pettingzoo:pettingzoo.classic.tictactoe_v3",
     "self_play": "prioritized",
-    "self_play_interval": 20_480,
+    "self_play_interval": 10_240,
+    "self_play_pool": 30,
     "action_masks": True,
     "num_envs": 32,
     "num_steps": 64,
     "hidden_sizes": (128, 128),
-    "learning_rate": 1e-3,
-    "entropy_coef": 0.02,
+    "learning_rate": "linear:2e-3,0",
+    "entropy_coef": "linear:0.03,0.003",
     "gamma": 1.0,
     "checkpoint_interval": 20_480,
     "keep_checkpoints": 1_000,
@@ -93,8 +94,8 @@ def self_play_table() -> str:
 def main() -> None:
     """Train with several seeds, and store the results."""
     parser = argparse.ArgumentParser(prog="python -m bench self-play", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--timesteps", type=int, default=400_000)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--timesteps", type=int, default=500_000)
     options = parser.parse_args()
     runs = []
     for seed in range(1, options.seeds + 1):

@@ -13,6 +13,7 @@ from hotloop.algorithms import dqn, ppo
 from hotloop.envs import EnvSpec
 from hotloop.envs.game_factory import make_turn_games
 from hotloop.errors import CheckpointError, ConfigError, EnvironmentFailure
+from hotloop.reports.self_play import self_play_section
 from hotloop.runs import RunDirectory
 from hotloop.training.opponent_pool import OpponentPool
 from hotloop.training.opponents import FixedOpponent, check_opponent, make_player
@@ -149,6 +150,16 @@ def test_stronger_opponents_are_drawn_more_often(tmp_path):
     weights = np.array([0.05**2, 0.95**2])
     expected = 0.1 / 2 + 0.9 * weights / weights.sum()
     np.testing.assert_allclose(pool._probabilities(["weak", "strong"]), expected)
+
+
+def test_the_page_of_a_run_has_ratings_and_a_win_matrix(run, tmp_path):
+    section = self_play_section(run)
+    table = json.loads((run / "self_play.json").read_text())
+    assert f"{table['ratings'][5]:.0f} ± {table['intervals'][5]:.0f}" in section
+    assert f"{table['scores'][5][0] / table['games'][5][0]:.2f}" in section
+    assert self_play_section(tmp_path) == ""
+    (tmp_path / "self_play.json").write_text('{"players": ["a"], "ratings": []}')
+    assert self_play_section(tmp_path) == ""
 
 
 def test_dqn_learns_against_its_snapshots(tmp_path):

@@ -19,6 +19,7 @@ from hotloop.base.svg_charts import ChartData, ChartSeries, chart
 from hotloop.profiler.render.findings import Findings
 from hotloop.profiler.render.html import profile_page
 from hotloop.reports.learning_curves import LearningCurves, format_number
+from hotloop.reports.self_play import self_play_section
 from hotloop.types import Array
 
 WINDOW = 100  # number of episodes in a running mean
@@ -52,6 +53,9 @@ _DESCRIPTIONS = {
     "policy_age_mean": "mean age of the acting policy, updates",
     "policy_age_max": "maximum age of the acting policy, updates",
     "steps_per_s": "steps per second",
+    "score": "mean score since the last snapshot, a win is 1",
+    "rating": "Elo rating of the latest snapshot",
+    "rating_interval": "half-width of the rating's 95 % interval",
 }
 # Groups of metrics. A metric belongs to the first group with a word of its name.
 _GROUPS = (
@@ -151,6 +155,7 @@ def sections(curves: LearningCurves, run: Path, page: Path) -> list[Section]:
     return [
         Section("returns", "Returns", _returns(curves)),
         Section("episodes", "Episodes", _episodes(curves)),
+        Section("self-play", "Self-play", self_play_section(run)),
         Section("metrics", "Updates", _metrics(curves)),
         Section("configuration", "Configuration", _configuration(curves.content)),
         Section("videos", "Videos", _videos(run, page)),

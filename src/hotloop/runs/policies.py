@@ -1,4 +1,4 @@
-"""The runs of several policies that were trained together, in the directory of their training."""
+"""Files of several policies: their runs in the directory of a training, results of self-play."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from pathlib import Path
 
 POLICIES = "policies"
 """Directory of these runs: `RUN/policies/NAME`."""
+SELF_PLAY_FILE = "self_play.json"
+"""File in a run directory with the ratings and results of self-play."""
 
 
 def policy_runs(path: Path) -> list[Path]:

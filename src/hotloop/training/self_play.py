@@ -11,6 +11,7 @@ from hotloop.envs.game_factory import make_turn_games
 from hotloop.errors import ConfigError
 from hotloop.rollouts import Environments, InlineEnvironments
 from hotloop.runs import RunDirectory
+from hotloop.runs.policies import SELF_PLAY_FILE
 from hotloop.training.callbacks import Callback
 from hotloop.training.checkpoint_state import CompletedIteration
 from hotloop.training.loop import Stages
@@ -19,9 +20,6 @@ from hotloop.training.opponents import FixedOpponent
 from hotloop.training.options import RunOptions
 from hotloop.training.resume import OpenedRun
 from hotloop.training.sources import ONE_POLICY, Makers
-
-RESULTS_FILE = "self_play.json"
-"""File in the run directory with the players' ratings and results."""
 
 
 class SelfPlay(Callback):
@@ -95,7 +93,7 @@ class SelfPlay(Callback):
         """Write the table of results, and rate the newest snapshot."""
         assert self._directory is not None
         table = pool.table()
-        self._directory.write_json(RESULTS_FILE, table)
+        self._directory.write_json(SELF_PLAY_FILE, table)
         newest = len([name for name in table["players"] if name.startswith("step-")]) - 1
         rating, width = table["ratings"][newest], table["intervals"][newest]
         self._metrics |= {"rating": rating, "rating_interval": width}
