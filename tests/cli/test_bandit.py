@@ -203,13 +203,6 @@ def test_the_grid_gets_its_arguments(capsys, monkeypatch):
     assert calls == [["ucb", "c=1,2", "--runs", "8"]]
 
 
-@pytest.mark.parametrize("command", [[], ["figure"], ["run"], ["run", "ucb"], ["compare"]])
-def test_help(capsys, command):
-    code, out, _ = bandit(capsys, *command, "--help")
-    assert code == 0
-    assert out.startswith(f"usage: hotloop bandit {' '.join(command)}".strip())
-
-
 def test_help_lists_agents_and_environments_with_their_fields(capsys):
     from dataclasses import fields
 
@@ -230,18 +223,6 @@ def test_help_lists_agents_and_environments_with_their_fields(capsys):
             assert re.search(rf"--{field.name.replace('_', '-')} VALUE .{{3,}}? \(default: ", text)
         assert "--runs N independent runs (default: 2000)" in text
         assert "bernoulli means=0.9,0.8" in text
-
-
-def test_help_imports_no_heavy_library():
-    code = (
-        "import sys\nfrom hotloop.cli import main\n"
-        "for args in ([], ['bandit'], ['bandit', 'run'], ['bandit', 'run', 'ucb'],"
-        " ['bandit', 'compare'], ['bandit', 'figure']):\n"
-        "    try:\n        main([*args, '--help'])\n    except SystemExit:\n        pass\n"
-        "heavy = {'numba', 'matplotlib', 'torch', 'gymnasium'} & sys.modules.keys()\n"
-        "assert not heavy, heavy"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
 @pytest.mark.parametrize(

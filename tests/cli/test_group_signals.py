@@ -23,16 +23,8 @@ _LIMIT_S = 200
     ids=["import", "start", "training"],
 )
 def test_a_job_with_workers_ends_cleanly(tmp_path, number, file):
-    command = [
-        "train",
-        "ppo",
-        "--workers",
-        "2",
-        "--total-timesteps",
-        "50000000",
-        "--run-dir",
-        "run",
-    ]
+    command = ["train", "ppo", "--workers", "2", "--total-timesteps", "50000000"]
+    command += ["--run-dir", "run"]
     log = tmp_path / "errors.txt"
     with log.open("w") as errors_file:
         process = subprocess.Popen(

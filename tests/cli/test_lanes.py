@@ -30,6 +30,9 @@ def test_a_plan(tmp_path):
         "learning_rate=linear-1e-3-0__gamma=0.9__seed_2",
     ]
     assert (plan.jobs, plan.lanes, plan.runs_per_update) == (4, 1, 1)
+    sizes = plan_group("ppo", ppo.Config(), {"hidden_sizes": "8 8,9"}, (1,))
+    names = [path.name for path in group_paths(sizes, tmp_path)]
+    assert names == ["hidden_sizes=8-8__seed_1", "hidden_sizes=9__seed_1"]
     steps = plan_group("ppo", ppo.Config(), {"gamma": "0.8:0.9:0.05"}, (1,))
     assert steps.space == {"gamma": ["0.8", "0.85", "0.9"]}
     assert plan_group("ppo", ppo.Config(), {}, tuple(range(8)), 3, has_lanes=True).lanes == 3
@@ -95,15 +98,6 @@ def test_lanes_in_two_processes(capfd, tmp_path):
     assert "gamma 1, seed 7 | 64/64 steps" in out
     summaries = [summarize(path) for path in (tmp_path / "it").iterdir() if path.is_dir()]
     assert [(x.status, x.seed) for x in summaries] == [("finished", 7)] * 3
-
-
-def test_values_in_separate_processes(capfd, tmp_path):
-    args = ["--vary", "hidden_sizes=8 8,9", "--jobs", "2", "--run-dir", tmp_path / "it"]
-    code, out, _ = run(capfd, "train", "ppo", *SHORT, *args)
-    assert code == 0
-    assert "hidden_sizes 9, seed 1 | 64/64 steps" in out
-    names = {"hidden_sizes=8-8__seed_1", "hidden_sizes=9__seed_1"}
-    assert names < {*os.listdir(tmp_path / "it")}
 
 
 def test_a_lane_that_fails(capfd, tmp_path):

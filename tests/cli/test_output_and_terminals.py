@@ -114,15 +114,9 @@ def test_a_training_continues_if_its_output_fails(tmp_path, monkeypatch, capsys,
     else:
         reader, descriptor = os.pipe()
         os.close(reader)
-    options = [
-        "--workers",
-        "1",
-        "--backend",
-        "inline",
-        "--env-id",
-        "tests.cli.blocking_envs:PrintsAtEachStep",
-    ]
-    args = ["train", "ppo", *shlex.split(SHORT), *options, "--run-dir", str(tmp_path / "run")]
+    options = ["--workers", "1", "--backend", "inline", "--run-dir", str(tmp_path / "run")]
+    env = ["--env-id", "tests.cli.blocking_envs:PrintsAtEachStep"]
+    args = ["train", "ppo", *shlex.split(SHORT), *options, *env]
     out = open(descriptor, "w")  # noqa: SIM115  closing it would flush it again
     monkeypatch.setattr(sys, "stdout", out)
     assert main(args) == 0

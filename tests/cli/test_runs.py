@@ -74,15 +74,3 @@ def test_no_runs(capsys, tmp_path):
     assert json.loads(show(capsys, tmp_path, "--json").out) == []
     assert main(["runs", str(tmp_path / "nowhere")]) == 1
     assert "which does not exist" in capsys.readouterr().err
-
-
-def test_listing_needs_no_heavy_library(runs):
-    import subprocess
-    import sys
-
-    code = (
-        "import sys\nfrom hotloop.cli import main\n"
-        f"assert main(['runs', {str(runs)!r}]) == 0\n"
-        "assert not {'torch', 'gymnasium', 'matplotlib', 'safetensors'} & sys.modules.keys()"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

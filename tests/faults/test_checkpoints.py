@@ -86,15 +86,6 @@ def _damage_and_load(source, target, seed):
     return note
 
 
-def test_a_few_damaged_checkpoints(reference, tally, tmp_path):
-    run = reference("plain")
-    tally("a few damaged checkpoints").run(
-        lambda seed: _damage_and_load(run, tmp_path / str(seed), seed),
-        range(scale(40)),
-        jobs=1,
-    )
-
-
 @faults
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("kind", "count"), [("plain", 200), ("replay", 40)])
