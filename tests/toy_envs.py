@@ -102,6 +102,22 @@ class MultiSign(ChooseTheSign):
         return obs, reward + float(action[1] == 2), terminated, truncated, info
 
 
+class MixedSign(ChooseTheSign):
+    """`ChooseTheSign` with parts: the gear is right when it is 2, the throttle at 0.5."""
+
+    action_space = spaces.Dict(
+        throttle=spaces.Box(-1.0, 1.0, (), np.float64),
+        sign=spaces.Discrete(2),
+        gear=spaces.Discrete(3, start=1),
+    )
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        obs, reward, terminated, truncated, info = super().step(action["sign"])
+        reward += float(action["gear"] == 2) - abs(float(action["throttle"]) - 0.5)
+        return obs, reward, terminated, truncated, info
+
+
 class Misbehaves(ConstantReward):
     """`ConstantReward` that goes wrong at step `at`, counted from the first episode's start."""
 

@@ -53,6 +53,8 @@ CASES = {
     # Also stopped before learning starts.
     "dqn by rank": (dqn, {"replay": "rank", "learning_starts": 90}),
     "ppo with masks": (ppo, {**MASKS, "env_kwargs": {"choices": [3, 4]}, "normalize_obs": True}),
+    "ppo of mixed actions": (ppo, {"env": "tests.toy_envs:MixedSign"}),
+    "appo of mixed actions": (appo, {"env": "tests.toy_envs:MixedSign"}),
     "dqn with masks": (dqn, {**MASKS, "n_step": 3}),
     "ppo of images": (ppo, {"env": "tests.toy_images:Catch", "update_epochs": 1}),
     "dqn of images and numbers": (dqn, {"env": "tests.toy_images:Signs", "network": "impala"}),

@@ -14,7 +14,7 @@ from hotloop.training.minibatches import Passes
 from hotloop.training.run_updates import UpdateRequest, run_updates
 from tests import toy_envs
 from tests.policies.nets import Spaces
-from tests.policies.test_policies import BOX, DISCRETE, FAR_BOX, FAR_SCALE, obs_spec
+from tests.policies.test_policies import BOX, DISCRETE, FAR_BOX, FAR_SCALE, HYBRID, obs_spec
 from tests.reference import ppo as reference
 
 SMALL = {"num_envs": 4, "num_steps": 32, "num_minibatches": 2, "update_epochs": 4}
@@ -51,6 +51,7 @@ def test_initial_log_std_is_that_of_the_first_actions():
         (DISCRETE, {}),
         (BOX, {"clip_value_loss": True, "entropy_coef": 0.1, "max_grad_norm": 0.05}),
         (FAR_BOX, {"entropy_coef": 0.1}),
+        (HYBRID, {"entropy_coef": 0.1}),
         (DISCRETE, {"target_kl": 0.001, "learning_rate": 0.01}),
     ],
 )
@@ -67,8 +68,8 @@ def test_update_equals_the_reference(action_spec, options):
     nets = ppo.networks(config, Spaces(obs_spec(4), action_spec), device)
     params = nets.network.initial_parameters(0)
     rng = np.random.default_rng(0)
-    action_scale = FAR_SCALE if action_spec is FAR_BOX else (0.0, 1.0)
-    peer = reference.ActorCriticNetworks(params, action_scale)
+    action_scale = (0.0, 1.0) if action_spec in (DISCRETE, BOX) else FAR_SCALE
+    peer = reference.ActorCriticNetworks(params, action_scale, action_spec.nvec)
     size = config.batch_size
     obs = torch.from_numpy(rng.standard_normal((size, 4)).astype(np.float32))
     with torch.no_grad():
@@ -120,6 +121,7 @@ def test_update_equals_the_reference(action_spec, options):
         (toy_envs.ChooseTheSign, 1.0),
         (toy_envs.MultiSign, 2.0),
         (toy_envs.ReachTheTarget, 0.0),
+        (toy_envs.MixedSign, 2.0),
     ],
 )
 def test_learns_each_kind_of_action(tmp_path, env, best):

@@ -149,10 +149,12 @@ def test_observation_spaces_that_are_not_supported(space, message):
 @pytest.mark.parametrize(
     ("space", "message"),
     [
-        (spaces.MultiBinary(3), r"MultiDiscrete\(\[2\] \* 3\)"),
+        (spaces.MultiBinary((2, 3)), "one axis of 6 components"),
         (spaces.MultiDiscrete([[2, 3]]), "one axis of 2 components"),
         (spaces.Box(0, 1, (), np.float32), "Box of float32"),
-        (spaces.Tuple([spaces.Discrete(2)]), "ActionWrapper"),
+        (spaces.Dict(a=spaces.Dict(b=FLOATS)), "its part 'a', Dict.*one Dict or Tuple with"),
+        (spaces.Tuple([spaces.Discrete(2), spaces.Text(3)]), "its part 1, Text.*ActionWrapper"),
+        (spaces.Dict(), "has no parts"),
         (spaces.Text(3), "ActionWrapper"),
     ],
 )
@@ -191,6 +193,50 @@ def test_multi_discrete_actions_get_their_offsets():
         assert env.actions[0].tolist() == [6, 1]
 
 
+MIXED = {  # sorted as in a Dict space
+    "gear": spaces.Discrete(3, start=1),
+    "pedals": spaces.Box(np.array([[0.0, -1.0]]), np.array([[2.0, np.inf]]), dtype=np.float32),
+    "ratio": spaces.Box(0, 10, (1,), np.int32),
+    "signals": spaces.MultiBinary(2),
+    "throttle": spaces.Box(-1.0, 1.0, (), np.float64),
+}
+
+
+@pytest.mark.parametrize("is_tuple", [False, True])
+def test_actions_with_parts_have_the_form_of_their_space(is_tuple):
+    space = spaces.Tuple(tuple(MIXED.values())) if is_tuple else spaces.Dict(MIXED)
+    for env, envs in directly_and_vectorized(space):
+        spec = envs.action_spec
+        assert (spec.kind, spec.shape, spec.dtype) == ("hybrid", (7,), "float32")
+        assert (spec.nvec, spec.starts) == ((3, 2, 2), (1, 0, 0))
+        assert spec.low == (0.0, -1.0, 0.0, -1.0)
+        # The components of all discrete parts come first.
+        envs.step(np.float32([[2, 0, 1, -5.0, 0.25, 6.6, 3.0]]))
+        action = env.actions[0]
+        assert space.contains(action)
+        parts = action if is_tuple else [action[name] for name in MIXED]
+        assert type(action) is (tuple if is_tuple else dict)
+        assert [np.asarray(x).tolist() for x in parts] == [3, [[0.0, 0.25]], [7], [0, 1], 1.0]
+        dtypes = [np.asarray(x).dtype for x in parts[1:]]
+        assert dtypes == [np.float32, np.int32, np.int8, np.float64]
+
+
+def test_parts_of_one_kind_need_no_hybrid_head():
+    boxes = spaces.Dict(a=FLOATS, b=spaces.Box(0.0, 1.0, (), np.float32))
+    choices = spaces.Tuple([spaces.Discrete(2), spaces.MultiBinary(3)])
+    specs = [make_vec(lambda x=x: SpaceEnv(FLOATS, x)).action_spec for x in (boxes, choices)]
+    assert [spec.kind for spec in specs] == ["box", "multi_discrete"]
+    assert specs[1].nvec == (2, 2, 2, 2)
+
+
+def test_multi_binary_actions():
+    for env, envs in directly_and_vectorized(spaces.MultiBinary(3)):
+        assert envs.action_spec.nvec == (2, 2, 2)
+        envs.step(np.array([[1, 0, 1]]))
+        assert env.action_space.contains(env.actions[0])
+        assert (env.actions[0].tolist(), env.actions[0].dtype) == ([1, 0, 1], np.int8)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_box_actions_are_clipped_copies(dtype):
     space = spaces.Box(np.array([[-1, -2]]), np.array([[1, np.inf]]), dtype=dtype)
@@ -221,6 +267,7 @@ def test_action_spec_survives_json():
         spaces.Discrete(3, start=1),
         spaces.MultiDiscrete([2, 3], start=[5, -1]),
         spaces.Box(np.array([-np.inf, 0], np.float32), np.array([1, np.inf], np.float32)),
+        spaces.Dict(MIXED),
     ):
         spec = make_vec(lambda space=space: SpaceEnv(FLOATS, space)).action_spec
         text = json.dumps(spec.to_json(), allow_nan=False)

@@ -14,7 +14,7 @@ from gymnasium.spaces import Box
 import hotloop
 from hotloop.algorithms import ppo, sac, td3
 from hotloop.envs import make_vec
-from hotloop.envs.encoding import ActionDecoder
+from hotloop.envs.action_decoder import ActionDecoder
 from hotloop.envs.spaces import ActionSpec
 from hotloop.errors import SpaceError
 from hotloop.policies import ActingPolicy, PolicySnapshot, TrainedPolicy, actor_critic
@@ -103,13 +103,13 @@ def test_integer_actions_are_rounded():
 
 def test_policies_of_older_versions_round_bounds_inwards():
     spec = ActionSpec(kind="box", shape=(1,), dtype="float32", low=(0.1,), high=(0.3,))
-    (high,) = spec.fitted(np.float32([9.0]))
-    (low,) = spec.fitted(np.float32([-9.0]))
+    (high,) = spec.decode(np.float32([9.0]))
+    (low,) = spec.decode(np.float32([-9.0]))
     assert high.dtype == np.float32
     assert 0.1 <= float(low) < float(high) <= 0.3
     assert float(np.nextafter(high, np.float32(1))) > 0.3
     restored = ActionSpec.from_json({**spec.to_json(), "space_dtype": "float64"})
-    assert restored.fitted(np.float32([9.0])) == [0.3]
+    assert restored.decode(np.float32([9.0])) == [0.3]
 
 
 @pytest.mark.parametrize(("low", "high"), [(np.nan, 1.0), (1.0, -1.0), (0.0, np.nan)])

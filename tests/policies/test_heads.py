@@ -20,7 +20,7 @@ from hotloop.policies.heads import HEADS
 from hotloop.policies.heads.bounded import bounded_log_std
 from tests.policies.nets import Spaces
 from tests.policies.test_actors import BOUNDED, make_actor
-from tests.policies.test_policies import BOX, DISCRETE, FAR_BOX, MULTI, obs_spec
+from tests.policies.test_policies import BOX, DISCRETE, FAR_BOX, HYBRID, MULTI, obs_spec
 
 LOW, HIGH = np.float32(BOUNDED.low), np.float32(BOUNDED.high)
 CENTRE, HALF = np.float32([0.0, 2.5]), np.float32([0.5, 1.5])
@@ -44,6 +44,7 @@ CASES = {
         make_actor("greedy"),
         EpsilonGreedy(random_steps=3, start=0.9, end=0.1, num_steps=25),
     ),
+    "hybrid": (linear_network(HYBRID), None),
     "dueling": (make_actor("dueling"), EpsilonGreedy(start=0.9, end=0.1, num_steps=25)),
 }
 

@@ -2,6 +2,7 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -41,8 +42,22 @@ FAR_BOX = ActionSpec(
     kind="box", shape=(2,), dtype="float32", low=(10.3, -math.inf), high=(30.3, math.inf)
 )
 BOUNDED = ActionSpec(kind="box", shape=(2, 1), dtype="float32", low=(-0.5, 1.0), high=(0.5, 4.0))
+HYBRID = ActionSpec.join(
+    (
+        replace(FAR_BOX, name="pedals"),
+        replace(DISCRETE, name="gear"),
+        replace(MULTI, name="lights"),
+    ),
+    is_tuple=False,
+)
 FAR_SCALE = np.float32([20.3, 0.0]), np.float32([10.0, 1.0])  # c and h of the actions c + h · u
-SPECS = {"discrete": DISCRETE, "multi_discrete": MULTI, "box": BOX, "far_box": FAR_BOX}
+SPECS = {
+    "discrete": DISCRETE,
+    "multi_discrete": MULTI,
+    "box": BOX,
+    "far_box": FAR_BOX,
+    "hybrid": HYBRID,
+}
 
 
 def random_policy(action_spec, *, hidden_sizes=(16, 8), shape=(4,), **options):

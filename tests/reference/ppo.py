@@ -24,16 +24,39 @@ class ScaledNormal:
         return self._unit.entropy()
 
 
+class Independent:
+    """Several distributions side by side, each with its columns of an action."""
+
+    def __init__(self, columns):
+        self._columns = columns
+
+    def sample(self):
+        return torch.cat([part.sample().reshape(-1, width) for part, width in self._columns], 1)
+
+    def log_prob(self, action):
+        parts = action.split([width for _, width in self._columns], 1)
+        terms = []
+        for (part, _), x in zip(self._columns, parts, strict=True):
+            is_choice = isinstance(part, torch.distributions.Categorical)
+            terms.append(part.log_prob(x[:, 0].long() if is_choice else x))
+        return torch.stack(terms).sum(0)
+
+    def entropy(self):
+        return torch.stack([part.entropy() for part, _ in self._columns]).sum(0)
+
+
 class ActorCriticNetworks(nn.Module):
     """Two perceptrons with the parameters of an actor and critic.
 
     Args:
         params: the parameters by name.
         action_scale: c and h, float32, (A,), of continuous actions c + h · u.
+        nvec: numbers of choices of the discrete columns before continuous ones.
     """
 
-    def __init__(self, params, action_scale=(0.0, 1.0)):
+    def __init__(self, params, action_scale=(0.0, 1.0), nvec=()):
         super().__init__()
+        self._nvec = nvec
         self._action_scale = [torch.as_tensor(x) for x in action_scale]
         self.policy = self._perceptron(params, "policy")
         self.value = self._perceptron(params, "value")
@@ -55,7 +78,12 @@ class ActorCriticNetworks(nn.Module):
     def distribution(self, obs):
         head = self.policy(obs)
         if self.log_std is not None:
-            return ScaledNormal(head, self.log_std.exp(), *self._action_scale)
+            *logits, mean = head.split([*self._nvec, len(self.log_std)], 1)
+            normal = ScaledNormal(mean, self.log_std.exp(), *self._action_scale)
+            if not logits:
+                return normal
+            choices = [(torch.distributions.Categorical(logits=x), 1) for x in logits]
+            return Independent([*choices, (normal, len(self.log_std))])
         return torch.distributions.Categorical(logits=head)
 
     def numpy(self):

@@ -14,7 +14,8 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 
 import hotloop
 from hotloop.algorithms import dqn, sac, td3
-from hotloop.envs.encoding import ActionDecoder, ObsEncoder
+from hotloop.envs.action_decoder import ActionDecoder
+from hotloop.envs.encoding import ObsEncoder
 from hotloop.errors import ConfigError, MissingExtraError, SpaceError
 from hotloop.training import check_algorithm, recording
 from hotloop.training.options import to_json, untrusted_options

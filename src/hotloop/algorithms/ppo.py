@@ -37,7 +37,7 @@ from hotloop.ops import gae, losses
 from hotloop.ops.schedules import linear
 from hotloop.policies import actor_critic
 from hotloop.policies.forward import LearnedNetwork
-from hotloop.policies.heads.gaussian import LOG_STD, Gaussian
+from hotloop.policies.heads.gaussian import LOG_STD
 from hotloop.training import OnPolicy
 from hotloop.training.options import (
     Count,
@@ -188,7 +188,7 @@ def init(nets: LearnedNetwork, config: Config) -> State:
     """Return the initial state."""
     params = nets.initial(config.seed)
     if config.initial_log_std:
-        if not isinstance(nets.head, Gaussian):
+        if LOG_STD not in nets.layout.shapes:
             raise ConfigError(
                 f"`initial_log_std` {config.initial_log_std:g} is for continuous actions, got "
                 f"{nets.network.action_spec.kind} ones: leave it out"

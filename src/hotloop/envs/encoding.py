@@ -1,4 +1,4 @@
-"""Conversion of observations to array rows, and of policy actions to environment actions."""
+"""Conversion of observations to array rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from hotloop.base.stacks import num_stacked_frames
 from hotloop.envs.checks import describe_range, describe_value
-from hotloop.envs.spaces import ActionSpec, Encoding, ObsField, ObsSpec, round_inwards
+from hotloop.envs.spaces import Encoding, ObsField, ObsSpec
 from hotloop.errors import EnvironmentFailure, NonFiniteStep, ShapeError, SpaceError
 from hotloop.types import Array
 
@@ -371,104 +371,3 @@ def _as_array(value: Any) -> Array:
         raise MismatchError(
             f"the observation must be an array, got {describe_value(value)}: return a NumPy array"
         ) from None
-
-
-class ActionDecoder:
-    """Converts a policy's actions to actions of the environments.
-
-    It adds the offset of discrete actions, clips box actions to their bounds, rounds actions of
-    integer boxes, and casts to the space's own dtype, for all environments at once.
-
-    Args:
-        space: action space of one environment.
-
-    Attributes:
-        spec: kind, shape and bounds of one action.
-
-    Raises:
-        SpaceError: the space is not supported.
-    """
-
-    def __init__(self, space: Space[Any]) -> None:
-        from gymnasium import spaces
-
-        self._offset: Array | int = 0
-        self._dtype: Any = space.dtype
-        if isinstance(space, spaces.Discrete):
-            self._offset = int(space.start)
-            self.spec = ActionSpec(
-                kind="discrete",
-                shape=(),
-                dtype="int64",
-                num_actions=int(space.n),
-                start=self._offset,
-            )
-        elif isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
-            self._offset = np.array(space.start, np.int64)
-            self.spec = ActionSpec(
-                kind="multi_discrete",
-                shape=(len(space.nvec),),
-                dtype="int64",
-                nvec=tuple(space.nvec.tolist()),
-                starts=tuple(self._offset.tolist()),
-            )
-        elif isinstance(space, spaces.Box) and space.dtype.kind in "fiu" and space.shape:
-            # Only Python compares integers with floats exactly.
-            low, high = (x.ravel().astype(object) for x in (space.low, space.high))
-            low, high = round_inwards(low, high, np.float64)
-            self.spec = ActionSpec(
-                kind="box",
-                shape=space.shape,
-                dtype="float32",
-                low=tuple(low.tolist()),
-                high=tuple(high.tolist()),
-                space_dtype=space.dtype.name,
-            )
-        else:
-            raise SpaceError(
-                "action spaces may be Discrete, or MultiDiscrete with one axis, or Box with at "
-                f"least one axis, got {space}: {_action_hint(space)}"
-            )
-
-    def batch(self, action: Array) -> Array:
-        """Return the actions for a vector environment, a fresh array (N, *shape).
-
-        Raises:
-            ShapeError: `action` is not (N, *shape).
-        """
-        self._check(action)
-        if self.spec.kind == "box":
-            return self.spec.fitted(action)
-        return (action + self._offset).astype(self._dtype, copy=False)
-
-    def rows(self, action: Array) -> list[Any]:
-        """Return one action per environment: Python ints, or rows of a fresh array.
-
-        Python ints are faster than NumPy integers for an environment's indexing and comparisons.
-
-        Raises:
-            ShapeError: `action` is not (N, *shape).
-        """
-        if self.spec.kind == "discrete":
-            self._check(action)
-            return (action + self._offset).tolist() if self._offset else action.tolist()
-        return list(self.batch(action))
-
-    def _check(self, action: Array) -> None:
-        if action.shape[1:] != self.spec.shape:
-            raise ShapeError(
-                f"`action` must have shape (N, {', '.join(map(str, self.spec.shape))}), "
-                f"got {action.shape}: pass one action for each environment"
-            )
-
-
-def _action_hint(space: Any) -> str:
-    from gymnasium import spaces
-
-    if isinstance(space, spaces.MultiBinary):
-        return f"wrap it into MultiDiscrete([2] * {math.prod(space.shape)})"
-    if isinstance(space, spaces.MultiDiscrete):
-        return f"wrap it into one axis of {space.nvec.size} components"
-    if isinstance(space, spaces.Box):
-        return "wrap it with a `gymnasium.ActionWrapper` into a Box of float32 with one axis"
-    return "wrap it with a `gymnasium.ActionWrapper`"

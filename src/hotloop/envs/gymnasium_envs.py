@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from hotloop.envs.encoding import ActionDecoder, ObsEncoder
+from hotloop.envs.action_decoder import ActionDecoder
+from hotloop.envs.encoding import ObsEncoder
 from hotloop.envs.episode_metrics import EpisodeMetrics
 from hotloop.envs.episode_totals import EpisodeTotals
 from hotloop.envs.masks import MaskWriter, find_source, with_masks

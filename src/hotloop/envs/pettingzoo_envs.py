@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from hotloop.envs.action_decoder import ActionDecoder
 from hotloop.envs.attributes import call_each, set_each
 from hotloop.envs.checks import (
     FLOAT32_MAX,
@@ -26,7 +27,7 @@ from hotloop.envs.checks import (
     has_finite_square,
     warn_of_coarse_numbers,
 )
-from hotloop.envs.encoding import ActionDecoder, MismatchError, ObsEncoder
+from hotloop.envs.encoding import MismatchError, ObsEncoder
 from hotloop.envs.episode_metrics import MAX_METRICS, EpisodeMetrics, is_metric_name
 from hotloop.envs.episode_totals import EpisodeTotals
 from hotloop.envs.games import Games, GameStep, Others

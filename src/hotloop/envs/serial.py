@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hotloop.base.importing import describe_exception
+from hotloop.envs.action_decoder import ActionDecoder
 from hotloop.envs.attributes import call_each, set_each
 from hotloop.envs.checks import (
     FLOAT32_MAX,
@@ -26,7 +27,7 @@ from hotloop.envs.checks import (
     warn_of_coarse_numbers,
 )
 from hotloop.envs.closing import close_all
-from hotloop.envs.encoding import ActionDecoder, MismatchError, ObsEncoder
+from hotloop.envs.encoding import MismatchError, ObsEncoder
 from hotloop.envs.episode_totals import EpisodeTotals
 from hotloop.envs.gymnasium_envs import GymnasiumEnvs
 from hotloop.envs.protocol import obs_hash

@@ -5,6 +5,7 @@ The specs do not need Gymnasium. A checkpoint stores them as JSON, to rebuild th
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
@@ -172,14 +173,19 @@ class ObsSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class ActionSpec:
-    """The kind, shape and bounds of the actions that a policy samples for one environment."""
+    """The kind, shape and bounds of the actions that a policy samples for one environment.
 
-    kind: Literal["discrete", "multi_discrete", "box"]
-    """Kind of action, which determines the fields below that apply."""
+    An action of a Dict or Tuple space is one row of numbers: the components of all discrete parts,
+    then the numbers of all boxes. `decode` returns the action of the space.
+    """
+
+    kind: Literal["discrete", "multi_discrete", "box", "hybrid"]
+    """Kind of action, which determines the fields below that apply. `hybrid` has the fields of
+    `multi_discrete` for the first columns of a row, and those of `box` for the others."""
     shape: tuple[int, ...]
     """Shape of one action: () for `discrete`."""
     dtype: str
-    """`int64`, or `float32` for `box`."""
+    """`int64`, or `float32` for `box` and `hybrid`."""
     num_actions: int = 0
     """`discrete`: number of actions. A policy samples 0 … num_actions − 1."""
     start: int = 0
@@ -193,9 +199,15 @@ class ActionSpec:
     high: tuple[float, ...] = ()
     """`box`: upper bounds, flattened, inf if unbounded."""
     space_dtype: str = field(default="", compare=False)
-    """`box`: dtype of the environment's actions. "" for a policy of an older version."""
+    """dtype of the environment's actions. "": `dtype`, or unknown for an older version's box."""
     is_masked: bool = False
     """Whether the environment forbids some of the discrete actions, see `hotloop.envs.masks`."""
+    parts: tuple[ActionSpec, ...] = ()
+    """The parts of a Dict or Tuple space, in the order of the space. (): no such space."""
+    name: str = ""
+    """The key of a part in a Dict space, or "0", "1", … in a Tuple."""
+    is_tuple: bool = False
+    """Whether the parts come from a Tuple instead of a Dict."""
 
     def __post_init__(self) -> None:
         """Raise `SpaceError` if a lower bound is not a number or above the upper one."""
@@ -204,6 +216,29 @@ class ActionSpec:
                 "the lower bounds of actions must not exceed the upper ones, got "
                 f"{list(self.low)} to {list(self.high)}: correct the action space"
             )
+
+    @classmethod
+    def join(cls, parts: tuple[ActionSpec, ...], *, is_tuple: bool) -> ActionSpec:
+        """Return the spec of a Dict or Tuple space with these parts."""
+        nvec, starts, low, high = (
+            tuple(itertools.chain.from_iterable(values))
+            for values in zip(
+                *((x.num_choices, np.atleast_1d(x.offset).tolist(), x.low, x.high) for x in parts),
+                strict=True,
+            )
+        )
+        return cls(
+            kind="multi_discrete" if not low else "hybrid" if nvec else "box",
+            shape=(len(nvec) + len(low),),
+            dtype="float32" if low else "int64",
+            nvec=nvec,
+            starts=starts if nvec else (),
+            low=low,
+            high=high,
+            space_dtype="float64" if low else "",  # so that the bounds of all parts are exact
+            parts=parts,
+            is_tuple=is_tuple,
+        )
 
     @property
     def num_choices(self) -> tuple[int, ...]:
@@ -216,6 +251,38 @@ class ActionSpec:
         return sum(self.num_choices) if self.is_masked else 0
 
     @cached_property
+    def factors(self) -> tuple[ActionSpec, ActionSpec]:
+        """The specs of the discrete and of the continuous columns of a `hybrid` action."""
+        num_components, num_numbers = len(self.nvec), len(self.low)
+        discrete = ActionSpec(
+            kind="multi_discrete",
+            shape=(num_components,),
+            dtype="int64",
+            nvec=self.nvec,
+            starts=self.starts,
+        )
+        box = ActionSpec(
+            kind="box",
+            shape=(num_numbers,),
+            dtype="float32",
+            low=self.low,
+            high=self.high,
+            space_dtype=self.space_dtype,
+        )
+        return discrete, box
+
+    @cached_property
+    def columns(self) -> tuple[slice, ...]:
+        """The columns of each part in a row."""
+        first = {True: len(self.nvec), False: 0}  # the next column of boxes and of discrete parts
+        columns: list[slice] = []
+        for part in self.parts:
+            is_box, size = part.kind == "box", math.prod(part.shape)
+            columns.append(slice(first[is_box], first[is_box] + size))
+            first[is_box] += size
+        return tuple(columns)
+
+    @cached_property
     def bounds(self) -> tuple[Array, Array]:
         """The bounds of box actions, action_shape: float64, or float32 if the space is.
 
@@ -226,10 +293,36 @@ class ActionSpec:
             return low, high
         return round_inwards(low, high, np.float32)
 
-    def fitted(self, action: Array) -> Array:
-        """Return box actions, (…, *shape), within the bounds and in the dtype of the space."""
-        clipped = np.clip(action, *self.bounds)
-        dtype = np.dtype(self.space_dtype or np.float32)
+    @cached_property
+    def offset(self) -> Array:
+        """The numbers to add to discrete actions, int64, () or (K,)."""
+        return np.asarray(self.start if self.kind == "discrete" else self.starts, np.int64)
+
+    def decode(self, action: Array) -> Any:
+        """Return actions of the space, with any leading axes, from those that a policy chooses.
+
+        Box actions are clipped to their bounds, and rounded if the space holds integers. Discrete
+        ones get their offset.
+
+        Args:
+            action: (…, *shape).
+
+        Returns:
+            A fresh array, (…, *shape), in the dtype of the space. A dict or a tuple of arrays,
+            (…, *part.shape), for a space with parts.
+        """
+        if self.parts:
+            leading = action.shape[:-1]
+            values = [
+                part.decode(action[..., columns].reshape(*leading, *part.shape))
+                for part, columns in zip(self.parts, self.columns, strict=True)
+            ]
+            names = (part.name for part in self.parts)
+            return tuple(values) if self.is_tuple else dict(zip(names, values, strict=True))
+        dtype = np.dtype(self.space_dtype or self.dtype)
+        if self.kind != "box":
+            return (action + self.offset).astype(dtype, copy=False)
+        clipped = np.asarray(np.clip(action, *self.bounds))
         return (np.rint(clipped) if dtype.kind in "iu" else clipped).astype(dtype, copy=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -239,13 +332,15 @@ class ActionSpec:
             name: [x if math.isfinite(x) else str(x) for x in bound]
             for name, bound in bounds.items()
         }
-        return _fields_to_json(self) | texts
+        parts = {"parts": [part.to_json() for part in self.parts]}
+        return _fields_to_json(self) | texts | parts
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> ActionSpec:
         """Return the spec from the values of `to_json`."""
         bounds: dict[str, Any] = {name: tuple(map(float, values[name])) for name in ("low", "high")}
-        return cls(**_fields_from_json(cls, values) | bounds)
+        parts = tuple(map(ActionSpec.from_json, values.get("parts", ())))
+        return cls(**_fields_from_json(cls, values) | bounds | {"parts": parts})
 
 
 def round_inwards(low: Array, high: Array, dtype: Any) -> tuple[Array, Array]:

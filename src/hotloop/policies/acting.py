@@ -281,7 +281,7 @@ class ActingPolicy:
     def _forbid(self, head: Array, mask: Array | None) -> None:
         if self._is_masked:
             assert mask is not None
-            np.copyto(head, MASKED, where=~mask)
+            np.copyto(head[:, : mask.shape[1]], MASKED, where=~mask)
 
     def new_memory(self, num_envs: int) -> Array | None:
         """Return the hidden state at the start of an episode: zeros, float32, (B, M).

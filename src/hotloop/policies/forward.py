@@ -19,7 +19,6 @@ from hotloop.ops.products import Precision, convolution, product, warn_if_slow
 from hotloop.policies import recurrence
 from hotloop.policies.critics import Critics
 from hotloop.policies.encoders.base import Operations
-from hotloop.policies.heads.base import MASKED
 from hotloop.policies.layers import Layers
 from hotloop.policies.parameters import ParameterLayout
 from hotloop.policies.spec import Network
@@ -271,7 +270,7 @@ class LearnedNetwork(_FlatNetwork):
                 raise ConfigError(
                     "a network with action masks needs `mask`, got none: pass the batch's `mask`"
                 )
-            head = head.masked_fill(~mask, MASKED)  # also blocks gradients of forbidden actions
+            head = self.head.forbid(head, mask)
         if self._scale is not None:
             action = self.unit_action(action)
         return *self.head.evaluate(named, head, action), value

@@ -14,7 +14,6 @@ from hotloop.envs.encoding import MASK_KEY, MismatchError, RowWriter
 from hotloop.envs.masks import MaskWriter
 from hotloop.errors import ConfigError, ShapeError, shortened
 from hotloop.policies.acting import ActingPolicy
-from hotloop.policies.heads.base import action_offset
 from hotloop.policies.snapshot import PolicySnapshot
 from hotloop.types import Array
 
@@ -69,7 +68,7 @@ class TrainedPolicy:
         action_mask: Any = None,
         deterministic: bool = True,
         rng: np.random.Generator | None = None,
-    ) -> Array:
+    ) -> Any:
         """Return actions for the environment: `env.step(policy.act(obs))`.
 
         Args:
@@ -84,7 +83,8 @@ class TrainedPolicy:
             rng: generator for sampling; default: the policy's own, seeded with 0.
 
         Returns:
-            One action or a batch of them, box actions within their bounds and in the space's dtype.
+            One action of the space or a batch of them: an array in the dtype of the space, box
+            actions within their bounds, or a dict or tuple of arrays.
 
         Raises:
             ShapeError: `obs` is neither one observation nor a batch of them, or `action_mask` or
@@ -98,12 +98,7 @@ class TrainedPolicy:
             action = self.acting.greedy(batch, hidden_state, mask)
         else:
             action = self.acting.sample(batch, rng or self._rng, hidden_state, mask)
-        spec = self.network.action_spec
-        if spec.kind == "box":
-            action = spec.fitted(action)
-        else:
-            action += action_offset(spec)
-        return action[0] if is_single else action
+        return self.network.action_spec.decode(action[0] if is_single else action)
 
     def head(self, obs: Array, memory: Array | None = None) -> Array:
         """Return the outputs of the network: logits or means, also of forbidden actions.

@@ -11,6 +11,7 @@ import numpy as np
 
 from hotloop.base.transfer import to_device
 from hotloop.policies import Network
+from hotloop.policies.heads import Hybrid
 from hotloop.policies.heads.gaussian import LOG_STD, Gaussian
 from hotloop.types import Array
 
@@ -18,7 +19,7 @@ _LARGE_STD = 100.0  # with bounds of ±1, 99 % of such actions are clipped
 
 
 class ActionMetrics:
-    """Metrics of the actions of a diagonal Gaussian policy.
+    """Metrics of the continuous actions of a diagonal Gaussian policy.
 
     - `policy_std`: mean standard deviation over the numbers of an action, before actions are scaled
       to distant bounds.
@@ -31,9 +32,12 @@ class ActionMetrics:
     """
 
     def __init__(self, network: Network) -> None:
-        self._is_gaussian = isinstance(network.head, Gaussian)
+        head, spec = network.head, network.action_spec
+        self._first_number = 0  # the first continuous column
+        if isinstance(head, Hybrid):
+            head, spec, self._first_number = head.gaussian, head.gaussian.spec, head.num_components
+        self._is_gaussian = isinstance(head, Gaussian)
         self._bounds: tuple[Array, Array] | None = None
-        spec = network.action_spec
         if self._is_gaussian and np.isfinite([*spec.low, *spec.high]).any():
             low, high = spec.bounds
             self._bounds = low.astype(np.float32), high.astype(np.float32)
@@ -60,14 +64,14 @@ class ActionMetrics:
                 stacklevel=2,
             )
         if self._bounds is not None and fragments:
-            shares = [_outside_share(fragment, *self._bounds) for fragment in fragments]
+            rows = (fragment.valid_rows(fragment.action) for fragment in fragments)
+            shares = [_outside_share(x[..., self._first_number :], *self._bounds) for x in rows]
             metrics["clipped_actions"] = float(np.mean(shares))
         return metrics
 
 
-def _outside_share(fragment: Any, low: Array, high: Array) -> float:
-    """Return the share of a fragment's numbers outside the bounds."""
-    action = fragment.valid_rows(fragment.action)
+def _outside_share(action: Any, low: Array, high: Array) -> float:
+    """Return the share of an array's or a tensor's numbers outside the bounds."""
     device = None if isinstance(action, np.ndarray) else action.device
     low, high = (to_device(bound, device) for bound in (low, high))
     is_outside = (action < low) | (action > high)

@@ -20,7 +20,8 @@ from torch import Tensor
 from hotloop.base.files import read_regular
 from hotloop.base.memory import require_memory
 from hotloop.envs import EnvSpec, Spaces
-from hotloop.envs.encoding import ActionDecoder, ObsEncoder
+from hotloop.envs.action_decoder import ActionDecoder
+from hotloop.envs.encoding import ObsEncoder
 from hotloop.errors import (
     ConfigError,
     HotloopError,
@@ -271,6 +272,8 @@ def check_spaces(storage: Any, name: str, envs: Spaces) -> None:
     """Raise SpaceError if a data set comes from an environment with other spaces."""
     obs, action = storage.observation_space, storage.action_space
     finding = f"the data set '{name}' has observations {obs} and actions {action}"
+    if envs.action_spec.parts:
+        raise SpaceError(f"{finding}, and recorded actions must be arrays: join them in a wrapper")
     if envs.action_spec.is_masked:
         raise SpaceError(f"{finding} without action masks: leave out `action_masks`")
     try:

@@ -86,9 +86,10 @@ def export_numpy(
         arrays["obs_clip"] = np.float32(scale.clip)  # pyright: ignore[reportArgumentType]
     arrays |= action_limits(spec)
     if spec.kind != "box":
-        arrays["nvec"] = np.asarray(spec.nvec, np.int64)
+        arrays["nvec"] = np.asarray(spec.num_choices, np.int64)
     if head.action_scale is not None:
-        arrays["centre"], arrays["half"] = head.action_scale
+        num_numbers = len(spec.low)  # hybrid actions have other columns before them
+        arrays["centre"], arrays["half"] = (x[-num_numbers:] for x in head.action_scale)
     # Write both files.
     with atomic_write(weights) as temporary_path:
         np.savez(temporary_path, **arrays)  # pyright: ignore[reportArgumentType]
@@ -113,6 +114,16 @@ def interface_fields(network: Network) -> dict[str, Any]:
         "action": action_spec.kind,
         "action_shape": list(action_spec.shape),
         "action_dtype": action_spec.space_dtype or action_spec.dtype,
+        "action_is_tuple": action_spec.is_tuple,
+        "action_parts": [
+            {
+                "name": part.name,
+                "shape": list(part.shape),
+                "dtype": part.space_dtype or part.dtype,
+                "columns": [columns.start, columns.stop],
+            }
+            for part, columns in zip(action_spec.parts, action_spec.columns, strict=True)
+        ],
         "mask_size": action_spec.mask_size,
         "head": network.head.meaning,
     }

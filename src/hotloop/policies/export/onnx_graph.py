@@ -17,7 +17,7 @@ from hotloop.base.files import atomic_write
 from hotloop.errors import ConfigError, requires_extra
 from hotloop.policies.acting import ActingPolicy
 from hotloop.policies.export.numpy_file import interface_fields
-from hotloop.policies.heads.base import MASKED, action_offset
+from hotloop.policies.heads.base import MASKED
 from hotloop.policies.snapshot import PolicySnapshot
 from hotloop.policies.spec import Network
 from hotloop.types import Array
@@ -38,8 +38,9 @@ def export_onnx(
 
     The input is `obs`, (batch, *obs_shape), float32, or uint8 if the observations are bytes. The
     outputs are `action`, the most probable action for the environment, int64 or the dtype of its
-    box space, (batch, *action_shape), `head`, the outputs of the network, float32, (batch, H), and,
-    for a network with a value function, `value`, float32, (batch,). A recurrent policy has a second
+    box space, (batch, *action_shape), or one output `action.NAME` for each part of a Dict or Tuple
+    space, `head`, the outputs of the network, float32, (batch, H), and, for a network with a value
+    function, `value`, float32, (batch,). A recurrent policy has a second
     input `memory`, float32, (batch, M), 0 at the start of an episode, and a last output
     `next_memory` for the next step. A policy with action masks has a last input `action_mask`,
     bool, (batch, A), and its `head` is −10³⁰ for forbidden actions. The outputs of onnxruntime must
@@ -70,7 +71,7 @@ def export_onnx(
     # Trace the policy. The tracer might specialize on a batch of 1 or 2, so the batch is 3.
     policy = TracedPolicy(network, snapshot)
     example = {name: torch.from_numpy(x) for name, x in _sample_inputs(network, 3).items()}
-    outputs = ["action", "head"]
+    outputs = [*_action_names(network), "head"]
     outputs += (["value"] if network.has_value else []) + ["next_memory"] * ("memory" in example)
     example = {"obs": example.pop("obs"), "memory": None, "action_mask": None} | example
     batch = torch.export.Dim("batch")
@@ -117,14 +118,17 @@ def _check_graph(
             next_memory = None if memory is None else memory.copy()
             head = policy.head(obs, None, next_memory)
             if "action_mask" in inputs:
-                head[~inputs["action_mask"]] = MASKED
+                mask = inputs["action_mask"]
+                np.copyto(head[:, : mask.shape[1]], MASKED, where=~mask)
             expected = {"head": head}
             if policy.has_value:
                 expected["value"] = policy.value(obs, memory)
             if next_memory is not None:
                 expected["next_memory"] = next_memory
-            action, *outputs = session.run(["action", *expected], inputs)
-            _check_action(network, outputs[0], action)
+            names = _action_names(network)
+            outputs = session.run([*names, *expected], inputs)
+            actions, outputs = outputs[: len(names)], outputs[len(names) :]
+            _check_action(network, outputs[0], actions)
             for array, output in zip(expected.values(), outputs, strict=True):
                 np.testing.assert_allclose(output, array, rtol=_TOLERANCE, atol=_TOLERANCE)
     except ConfigError:
@@ -136,21 +140,26 @@ def _check_graph(
         raise _not_traceable(network, _root_cause(error)) from error
 
 
-def _check_action(network: Network, head: Array, action: Array) -> None:
+def _action_names(network: Network) -> list[str]:
+    """Return the names of the outputs that are the action or its parts."""
+    return [f"action.{part.name}" for part in network.action_spec.parts] or ["action"]
+
+
+def _check_action(network: Network, head: Array, actions: list[Array]) -> None:
     """Raise `ConfigError` if `mode` of the head, in the graph, and `greedy` differ."""
     spec = network.action_spec
-    expected = np.empty((len(head), *spec.shape), spec.dtype)
-    network.head.greedy(head, expected)
-    if spec.kind == "box":
-        expected = spec.fitted(expected)
-    else:
-        expected += action_offset(spec)
-    rounding = 1.0 if spec.kind == "box" and expected.dtype.kind != "f" else _TOLERANCE
-    if not np.allclose(action, expected, rtol=_TOLERANCE, atol=rounding):
-        raise ConfigError(
-            f"the graph's actions are not the policy's: `mode` of the head {network.head}, in "
-            "torch, must choose what its `greedy` writes"
-        )
+    chosen = np.empty((len(head), *spec.shape), spec.dtype)
+    network.head.greedy(head, chosen)
+    decoded = spec.decode(chosen)
+    values = decoded.values() if isinstance(decoded, dict) else decoded
+    expected = list(values) if spec.parts else [decoded]
+    for part, action, value in zip(spec.parts or (spec,), actions, expected, strict=True):
+        rounding = 1.0 if part.kind == "box" and value.dtype.kind != "f" else _TOLERANCE
+        if not np.allclose(action, value, rtol=_TOLERANCE, atol=rounding):
+            raise ConfigError(
+                f"the graph's actions are not the policy's: `mode` of the head {network.head}, in "
+                "torch, must choose what its `greedy` writes"
+            )
 
 
 def _sample_inputs(network: Network, num_rows: int) -> dict[str, Array]:

@@ -52,9 +52,7 @@ class Policy:
         shape = (memory["size"],) if num_envs is None else (num_envs, memory["size"])
         return np.zeros(shape, np.float32)
 
-    def act(
-        self, obs: Any, memory: np.ndarray | None = None, action_mask: Any = None
-    ) -> np.ndarray:
+    def act(self, obs: Any, memory: np.ndarray | None = None, action_mask: Any = None) -> Any:
         """Return the most probable action for the environment's `step`.
 
         Args:
@@ -65,8 +63,8 @@ class Policy:
                 others, (A,) or (B, A). None: the entry `action_mask` of a dict observation.
 
         Returns:
-            int64 for discrete actions. For box actions, numbers within the bounds in the dtype of
-            the space. One action, `action_shape`, or (B, *action_shape).
+            One action of the space, `action_shape`, or (B, *action_shape), in its dtype, box
+            actions within their bounds. A dict or tuple of arrays for a space with parts.
 
         Raises:
             ValueError: `obs`, `memory` or `action_mask` is missing, wrong or not for this policy.
@@ -75,23 +73,9 @@ class Policy:
         mask = self._mask(obs, action_mask, () if is_single else (len(batch),))
         head = self._perceptron(self._features(batch, memory), self.metadata["policy_layers"])
         if mask is not None:
-            head = np.where(mask.reshape(head.shape), head, -np.inf)
-        if self.metadata["action"] == "box":
-            if "half" in self._arrays:
-                is_mean = self.metadata["head"] == "means"
-                unit = head if is_mean else np.tanh(head[:, : len(self._arrays["half"])])
-                head = unit * self._arrays["half"] + self._arrays["centre"]
-            action = head.reshape(len(batch), *self.action_shape)
-            action = np.clip(action, self._arrays["low"], self._arrays["high"])
-            dtype = np.dtype(self.metadata["action_dtype"])
-            action = (np.rint(action) if dtype.kind in "iu" else action).astype(dtype, copy=False)
-        elif self.metadata["action"] == "discrete":
-            action = head.argmax(axis=1) + self._arrays["start"]
-        else:
-            ends = np.cumsum(self._arrays["nvec"])[:-1]
-            parts = [part.argmax(axis=1) for part in np.split(head, ends, axis=1)]
-            action = np.stack(parts, axis=1) + self._arrays["start"]
-        return action[0] if is_single else action
+            logits = head[:, : mask.shape[-1]]
+            logits[~mask.reshape(logits.shape)] = -np.inf
+        return self._decoded(self._chosen(head), is_single)
 
     def head(self, obs: Any, memory: np.ndarray | None = None) -> np.ndarray:
         """Return the network's outputs for the actions: float32, (H,) or (B, H).
@@ -121,6 +105,39 @@ class Policy:
         features = self._features(batch, None if memory is None else memory.copy())
         value = self._perceptron(features, self.metadata["value_layers"])[:, 0]
         return value[0] if is_single else value
+
+    def _chosen(self, head: np.ndarray) -> np.ndarray:
+        """Return the most probable actions as rows, with offsets and within bounds."""
+        nvec = self._arrays.get("nvec", np.zeros(0, np.int64))
+        ends = np.cumsum(nvec)
+        logits, outputs = np.split(head, ends[-1:], axis=1) if len(nvec) else (None, head)
+        columns = []
+        if logits is not None:
+            parts = [part.argmax(axis=1) for part in np.split(logits, ends[:-1], axis=1)]
+            columns.append(np.stack(parts, axis=1) + self._arrays["start"])
+        if "low" in self._arrays:
+            if "half" in self._arrays:
+                is_mean = self.metadata["head"].endswith("means")
+                unit = outputs if is_mean else np.tanh(outputs[:, : len(self._arrays["half"])])
+                outputs = unit * self._arrays["half"] + self._arrays["centre"]
+            low, high = (self._arrays[name].reshape(-1) for name in ("low", "high"))
+            columns.append(np.clip(outputs, low, high))
+        return np.concatenate(columns, axis=1)
+
+    def _decoded(self, rows: np.ndarray, is_single: bool) -> Any:
+        """Return rows as actions of the space."""
+        parts = self.metadata["action_parts"]
+        if not parts:
+            action = _as_action(rows, self.action_shape, self.metadata["action_dtype"])
+            return action[0] if is_single else action
+        values = []
+        for part in parts:
+            start, stop = part["columns"]
+            value = _as_action(rows[:, start:stop], part["shape"], part["dtype"])
+            values.append(np.asarray(value[0]) if is_single else value)
+        if self.metadata["action_is_tuple"]:
+            return tuple(values)
+        return dict(zip([part["name"] for part in parts], values, strict=True))
 
     def _batch(self, obs: Any) -> tuple[np.ndarray, bool]:
         """Return scaled observations, float32, (B, D), and whether `obs` was a single one."""
@@ -223,6 +240,13 @@ class Policy:
                 is_tanh = self.metadata["activation"] == "tanh"
                 batch = np.tanh(batch) if is_tanh else np.maximum(batch, np.float32(0.0))
         return batch
+
+
+def _as_action(rows: np.ndarray, shape: Any, dtype: str) -> np.ndarray:
+    """Return numbers in a shape and a dtype. Integers are the nearest ones."""
+    action = rows.reshape(len(rows), *shape)
+    is_rounded = np.dtype(dtype).kind in "iu" and action.dtype.kind == "f"
+    return (np.rint(action) if is_rounded else action).astype(dtype, copy=False)
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:

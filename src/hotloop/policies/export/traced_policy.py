@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from hotloop.envs.spaces import ActionSpec
 from hotloop.ops.scaling import scale_obs
-from hotloop.policies.heads.base import MASKED, action_limits
+from hotloop.policies.heads.base import action_limits
 from hotloop.policies.snapshot import PolicySnapshot
 from hotloop.policies.spec import Network
 from hotloop.types import Array
@@ -33,17 +34,14 @@ class TracedPolicy(nn.Module):
         self._is_scaled = snapshot.obs_scale is not None
         if snapshot.obs_scale is not None:
             self._clip = float(snapshot.obs_scale.clip)
-            self._register(mean=snapshot.obs_scale.mean, std=snapshot.obs_scale.std)
+            _register(self, mean=snapshot.obs_scale.mean, std=snapshot.obs_scale.std)
         self._has_value = network.has_value
-        self._shape = network.action_spec.shape
-        dtype = network.action_spec.space_dtype or "float32"
-        self._is_integer = "int" in dtype
-        # Torch has hardly any operation for unsigned integers of more than 8 bits.
-        self._dtype = torch.int64 if dtype[:5] in _WIDE_UNSIGNED else getattr(torch, dtype)
-        self._register(**action_limits(network.action_spec))
+        spec = network.action_spec
+        self._columns = spec.columns
+        self._decoders = nn.ModuleList(_Decoder(part) for part in spec.parts or (spec,))
         if self._head.action_scale is not None:
             center, half_width = self._head.action_scale
-            self._register(action_centre=center, action_half=half_width)  # `half` is a method
+            _register(self, action_centre=center, action_half=half_width)  # `half` is a method
 
     def forward(
         self, obs: Tensor, memory: Tensor | None = None, action_mask: Tensor | None = None
@@ -56,9 +54,9 @@ class TracedPolicy(nn.Module):
             action_mask: allowed actions of a policy with action masks, bool, (B, A).
 
         Returns:
-            The action for the environment, int64 or of the dtype of its box, (B, *action_shape),
-            the head, float32, (B, H), the value, float32, (B,), and the hidden state after the
-            step, (B, M).
+            The action for the environment, int64 or of the dtype of its box, (B, *action_shape), or
+            one for each part of a Dict or Tuple space, the head, float32, (B, H), the value,
+            float32, (B,), and the hidden state after the step, (B, M).
         """
         if self._is_scaled:
             mean, std = self.get_buffer("mean"), self.get_buffer("std")
@@ -68,19 +66,41 @@ class TracedPolicy(nn.Module):
         if self._has_value:
             extras[0] = extras[0].reshape(-1)
         if action_mask is not None:
-            head = head.masked_fill(~action_mask, MASKED)
-        return self._action(head), head, *extras
+            head = self._head.forbid(head, action_mask)
+        return *self._actions(head), head, *extras
 
-    def _action(self, head: Tensor) -> Tensor:
+    def _actions(self, head: Tensor) -> list[Tensor]:
+        """Return the action, or one for each part of a Dict or Tuple space."""
         mode = self._head.mode(head)
-        if hasattr(self, "start"):
-            return mode + self.get_buffer("start")
         if self._head.action_scale is not None:
             mode = mode * self.get_buffer("action_half") + self.get_buffer("action_centre")
+        values = [mode[:, columns] for columns in self._columns] or [mode]
+        return [decoder(value) for decoder, value in zip(self._decoders, values, strict=True)]
+
+
+class _Decoder(nn.Module):
+    """`ActionSpec.decode` of a space without parts, as a module."""
+
+    def __init__(self, spec: ActionSpec) -> None:
+        super().__init__()
+        self._shape, self._is_box = spec.shape, spec.kind == "box"
+        dtype = spec.space_dtype if self._is_box else "int64"
+        self._is_integer = "int" in dtype
+        # Torch has hardly any operation for unsigned integers of more than 8 bits.
+        is_wide = dtype[:5] in _WIDE_UNSIGNED
+        self._dtype = torch.int64 if is_wide else getattr(torch, dtype or "float32")
+        _register(self, **action_limits(spec))
+
+    def forward(self, action: Tensor) -> Tensor:
+        """Return the actions of the space, (B, *shape)."""
+        action = action.reshape(-1, *self._shape)
+        if not self._is_box:
+            return action.to(self._dtype) + self.get_buffer("start")
         low, high = self.get_buffer("low"), self.get_buffer("high")
-        action = torch.clamp(mode.reshape(-1, *self._shape).to(low.dtype), low, high)
+        action = torch.clamp(action.to(low.dtype), low, high)
         return (action.round() if self._is_integer else action).to(self._dtype)
 
-    def _register(self, **arrays: Array) -> None:
-        for name, array in arrays.items():
-            self.register_buffer(name, torch.from_numpy(array.copy()))
+
+def _register(module: nn.Module, **arrays: Array) -> None:
+    for name, array in arrays.items():
+        module.register_buffer(name, torch.from_numpy(array.copy()))

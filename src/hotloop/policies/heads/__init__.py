@@ -19,6 +19,7 @@ from hotloop.policies.heads.categorical import Categorical, MultiCategorical
 from hotloop.policies.heads.dueling import Dueling
 from hotloop.policies.heads.gaussian import Gaussian, ScaledGaussian, gaussian_for
 from hotloop.policies.heads.greedy import Greedy
+from hotloop.policies.heads.hybrid import Hybrid
 
 HEADS: dict[str, type[Head]] = {
     "categorical": Categorical,
@@ -29,6 +30,7 @@ HEADS: dict[str, type[Head]] = {
     "deterministic": Deterministic,
     "greedy": Greedy,
     "dueling": Dueling,
+    "hybrid": Hybrid,
 }
 """hotloop's own heads by their names in files."""
 
@@ -40,6 +42,7 @@ __all__ = [
     "Gaussian",
     "Greedy",
     "Head",
+    "Hybrid",
     "MultiCategorical",
     "ScaledGaussian",
     "SquashedGaussian",
@@ -53,6 +56,8 @@ def head_for(spec: ActionSpec) -> Head:
     """Return the head of a policy with log-probabilities for these actions."""
     if spec.kind == "box":
         return gaussian_for(spec)
+    if spec.kind == "hybrid":
+        return Hybrid()
     return Categorical() if spec.kind == "discrete" else MultiCategorical()
 
 

@@ -67,10 +67,10 @@ class Head:
         vars(bound)["spec"] = spec
         bound.check()
         _ = bound.action_scale  # computed now, to raise early if bounds can't be scaled
-        if spec.is_masked and spec.mask_size != bound.size:
+        if spec.is_masked and spec.mask_size != bound.num_logits:
             raise SpaceError(
-                f"the head {self} has {bound.size} outputs for {spec.mask_size} actions, so masks "
-                "can't forbid actions: leave out `action_masks`, or choose another head"
+                f"the head {self} has {bound.num_logits} outputs for {spec.mask_size} actions, so "
+                "masks can't forbid actions: leave out `action_masks`, or choose another head"
             )
         if spec.kind == "discrete" and not type(self).__module__.startswith("hotloop."):
             bound._check_greedy()
@@ -96,6 +96,11 @@ class Head:
     def size(self) -> int:
         """Return H."""
         return num_action_values(self.spec)
+
+    @cached_property
+    def num_logits(self) -> int:
+        """Return M, the number of first outputs that masks may forbid."""
+        return self.size
 
     @cached_property
     def action_scale(self) -> tuple[Array, Array] | None:
@@ -162,6 +167,18 @@ class Head:
 
     # --- torch ----------------------------------------------------------------------------------
 
+    def forbid(self, outputs: Tensor, mask: Tensor) -> Tensor:
+        """Return the outputs, `MASKED` for actions that `mask`, bool, (B, M), does not allow.
+
+        It also blocks the gradients of forbidden actions.
+        """
+        import torch
+
+        is_forbidden, num_others = ~mask, self.size - self.num_logits
+        if num_others:
+            is_forbidden = torch.nn.functional.pad(is_forbidden, (0, num_others))
+        return outputs.masked_fill(is_forbidden, MASKED)
+
     def mode(self, outputs: Tensor) -> Tensor:
         """Return the most probable actions as `greedy` writes them, or u if there is a scale."""
         return outputs.argmax(1)
@@ -182,21 +199,19 @@ def action_limits(spec: ActionSpec) -> dict[str, Array]:
     """Return the arrays that map chosen actions to the environment's.
 
     Returns:
-        `low` and `high`, action_shape, see `ActionSpec.bounds`, or `start`, see `action_offset`.
+        `low` and `high`, see `ActionSpec.bounds`, or `start`, see `ActionSpec.offset`. All three
+        for hybrid actions.
     """
+    if spec.kind == "hybrid":
+        discrete, box = map(action_limits, spec.factors)
+        return discrete | box
     if spec.kind == "box":
         return dict(zip(("low", "high"), spec.bounds, strict=True))
-    return {"start": action_offset(spec)}
-
-
-def action_offset(spec: ActionSpec) -> Array:
-    """Return the numbers to add to discrete actions, int64, () or (K,)."""
-    start = spec.start if spec.kind == "discrete" else spec.starts or 0
-    return np.asarray(start, np.int64)
+    return {"start": spec.offset}
 
 
 def num_action_values(spec: ActionSpec) -> int:
-    """Return the number of discrete actions, of all choices, or of numbers in a box action."""
-    if spec.kind == "discrete":
-        return spec.num_actions
-    return sum(spec.nvec) if spec.kind == "multi_discrete" else math.prod(spec.shape)
+    """Return the number of discrete actions, of all choices, and of numbers in a box action."""
+    if spec.kind == "box":
+        return math.prod(spec.shape)
+    return sum(spec.num_choices) + len(spec.low)
