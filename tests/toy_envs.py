@@ -114,7 +114,7 @@ class MixedSign(ChooseTheSign):
     def step(self, action):
         assert self.action_space.contains(action)
         obs, reward, terminated, truncated, info = super().step(action["sign"])
-        reward += float(action["gear"] == 2) - abs(float(action["throttle"]) - 0.5)
+        reward += float(action["gear"] == 2) - 0.25 * (float(action["throttle"]) - 0.5) ** 2
         return obs, reward, terminated, truncated, info
 
 

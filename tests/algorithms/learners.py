@@ -37,9 +37,10 @@ class LearnerSetup(NamedTuple):
         """Return a function that draws the learner's next noise without advancing its generator."""
         rng = copy.deepcopy(self.learner.rng)
         action_size = math.prod(self.nets.policy.network.action_spec.shape)
+        num_rows = self.config.batch_size * self.config.sequence_steps
 
         def draw(extra_rows=0):
-            shape = self.config.batch_size + extra_rows, action_size
+            shape = num_rows + extra_rows, action_size
             return torch.from_numpy(rng.standard_normal(shape, np.float32)).double()
 
         return draw

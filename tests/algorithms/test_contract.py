@@ -12,6 +12,7 @@ from hotloop.training import check_algorithm
 CONTINUOUS = {"env": "Pendulum-v1"}
 REPLAY = {"num_envs": 1, "n_step": 3}
 MASKS = {"env": "tests.toy_envs:Allowed", "action_masks": True}
+RECURRENT = {"sequence_length": 5, "burn_in": 3, "batch_size": 3}
 CASES = {
     "ppo": (ppo, {}),
     "ppo normalized": (
@@ -64,10 +65,10 @@ CASES = {
         dqn,
         {"normalize_obs": True, "clip_obs": 2.0, "workers": 2, "backend": "inline"},
     ),
-    "dqn with memory": (
-        dqn,
-        {"memory": "lstm:6", "sequence_length": 5, "burn_in": 3, "batch_size": 3},
-    ),
+    "sac with memory": (sac, {**CONTINUOUS, **RECURRENT, "memory": "gru:6"}),
+    "td3 with memory": (td3, {**CONTINUOUS, **RECURRENT, "memory": "lstm:6"}),
+    "tqc with memory": (tqc, {**CONTINUOUS, **RECURRENT, "memory": "gru:6", "num_critics": 2}),
+    "dqn with memory": (dqn, {**RECURRENT, "memory": "lstm:6"}),
 }
 
 
@@ -79,7 +80,15 @@ def test_algorithm_keeps_the_contract(case):
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
-@pytest.mark.parametrize(("module", "options"), [(appo, {}), (sac, CONTINUOUS)])
+@pytest.mark.parametrize(
+    ("module", "options"),
+    [
+        (appo, {}),
+        (ppo, {"env": "tests.toy_envs:MixedSign"}),
+        (sac, CONTINUOUS),
+        (sac, {**CONTINUOUS, **RECURRENT, "memory": "gru:6"}),
+    ],
+)
 def test_compiled_updates_equal_eager_ones(module, options):
     check_algorithm(module.algorithm, compiled=True, **options)
 

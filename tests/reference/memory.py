@@ -6,6 +6,47 @@ import torch
 from torch import nn
 
 
+def core_step(kind, weight, bias, obs, memory):
+    """Return a recurrent layer's output and next hidden state in one environment."""
+    size = len(weight) - len(obs)
+    obs_parts = [obs @ part for part in weight[: len(obs)].split(size, 1)]
+    output_parts = [memory[:size] @ part for part in weight[len(obs) :].split(size, 1)]
+    biases = bias.split(size)
+    if kind == "lstm":
+        i, f, o, g = (x + h + b for x, h, b in zip(obs_parts, output_parts, biases, strict=True))
+        cell = torch.sigmoid(f) * memory[size:] + torch.sigmoid(i) * torch.tanh(g)
+        output = torch.sigmoid(o) * torch.tanh(cell)
+        return output, torch.cat([output, cell])
+    r = torch.sigmoid(obs_parts[0] + output_parts[0] + biases[0])
+    z = torch.sigmoid(obs_parts[1] + output_parts[1] + biases[1])
+    n = torch.tanh(obs_parts[2] + biases[2] + r * output_parts[2])
+    output = (1 - z) * n + z * memory
+    return output, output
+
+
+class Core(nn.Module):
+    """A recurrent layer alone, built from its parameters by name."""
+
+    def __init__(self, params, kind):
+        super().__init__()
+        self.kind = kind
+        self.weight, self.bias = (
+            nn.Parameter(torch.as_tensor(params[f"memory.{name}"]).double().clone())
+            for name in ("weight", "bias")
+        )
+
+    def rows(self, obs, memory):
+        """Return the outputs of sequences of one episode, (L, S, D), as rows, (L · S, H)."""
+        sequences = []
+        for s in range(obs.shape[1]):
+            state, outputs = memory[s], []
+            for step_obs in obs[:, s]:
+                output, state = core_step(self.kind, self.weight, self.bias, step_obs, state)
+                outputs.append(output)
+            sequences.append(torch.stack(outputs))
+        return torch.stack(sequences, 1).flatten(0, 1)
+
+
 class RecurrentNetworks(nn.Module):
     """A recurrent network, built from its parameters by name."""
 
@@ -20,22 +61,7 @@ class RecurrentNetworks(nn.Module):
     def step(self, obs, memory):
         """Return one environment's head, value and next hidden state."""
         weight, bias = self.named["memory_weight"], self.named["memory_bias"]
-        size = len(weight) - len(obs)
-        obs_parts = [obs @ part for part in weight[: len(obs)].split(size, 1)]
-        output_parts = [memory[:size] @ part for part in weight[len(obs) :].split(size, 1)]
-        biases = bias.split(size)
-        if self.kind == "lstm":
-            i, f, o, g = (
-                x + h + b for x, h, b in zip(obs_parts, output_parts, biases, strict=True)
-            )
-            cell = torch.sigmoid(f) * memory[size:] + torch.sigmoid(i) * torch.tanh(g)
-            output = torch.sigmoid(o) * torch.tanh(cell)
-            memory = torch.cat([output, cell])
-        else:
-            r = torch.sigmoid(obs_parts[0] + output_parts[0] + biases[0])
-            z = torch.sigmoid(obs_parts[1] + output_parts[1] + biases[1])
-            n = torch.tanh(obs_parts[2] + biases[2] + r * output_parts[2])
-            output = memory = (1 - z) * n + z * memory
+        output, memory = core_step(self.kind, weight, bias, obs, memory)
         return self.perceptron("policy", output), self.perceptron("value", output)[0], memory
 
     def perceptron(self, name, x):

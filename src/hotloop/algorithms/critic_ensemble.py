@@ -11,6 +11,7 @@ from torch import Tensor
 from hotloop.envs import Spaces
 from hotloop.errors import ConfigError
 from hotloop.learner import AdamState, Scalar, adam_step, value_and_grad
+from hotloop.ops import losses
 from hotloop.policies import Head, actor, critics
 from hotloop.policies.forward import LearnedCritics, LearnedNetwork
 from hotloop.training import ReplayBatch
@@ -20,6 +21,7 @@ from hotloop.training.options import (
     Importable,
     NetworkOptions,
     ReplayOptions,
+    ReplaySequenceOptions,
     RequirementTable,
     RunOptions,
     Sizes,
@@ -64,15 +66,18 @@ class ActorCriticOptions(ReplayOptions, NetworkOptions, RunOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CriticOptions(ActorCriticOptions):
-    """Networks of the critics."""
+class CriticOptions(ActorCriticOptions, ReplaySequenceOptions):
+    """Networks of the critics, and the recurrent layers."""
 
     critic_network: Importable | None = None
     """A custom critic, `module:Class`."""
     layer_norm: bool = False
     """Normalize the critics' hidden layers. Set it if Q-values diverge."""
 
-    requires: ClassVar[RequirementTable] = {"layer_norm": {"critic_network": (None,)}}
+    requires: ClassVar[RequirementTable] = {
+        "layer_norm": {"critic_network": (None,)},
+        "critic_network": {"memory": (None,)},
+    }
 
 
 @dataclass(slots=True, kw_only=True)
@@ -109,12 +114,14 @@ def make_networks(
         head,
         hidden_sizes=config.hidden_sizes,
         activation=config.activation,
+        memory=config.memory,
         network=config.network,
     )
     values = critics(
         spaces,
         hidden_sizes=config.hidden_sizes,
         layer_norm=config.layer_norm,
+        memory=config.memory,
         count=count,
         num_outputs=num_outputs,
         network=config.network,
@@ -138,6 +145,32 @@ def initial_tensors(nets: Networks, seed: int) -> dict[str, Any]:
     }
 
 
+def next_outputs(params: Tensor, batch: ReplayBatch, nets: Any) -> Tensor:
+    """Return the policy's outputs for the next observations of a batch, (B, H)."""
+    if batch.memory is None:
+        return nets.policy.outputs(params, batch.next_obs)[0]
+    obs, begins = batch.next_sequence()
+    return nets.policy.outputs(params, obs, batch.memory, begins)[0][len(batch.memory) :]
+
+
+def next_values(params: Tensor, batch: ReplayBatch, action: Tensor, nets: Any) -> Tensor:
+    """Return the values of all critics for actions, (B, A), in the next states, (K, B, …)."""
+    if batch.memory is None:
+        return nets.critics.values(params, batch.next_obs, action)
+    obs, begins = batch.next_sequence()
+    return nets.critics.values(params, obs, action, torch.zeros_like(batch.memory), begins)
+
+
+def sequence_starts(batch: ReplayBatch) -> tuple[Tensor | None, Tensor | None]:
+    """Return the critics' hidden states before a batch's sequences, and its episode starts.
+
+    Critics do not act, so no hidden states of theirs are stored: they are 0, (S, M), and the
+    burn-in refreshes them. Both are None without recurrence.
+    """
+    memory = None if batch.memory is None else torch.zeros_like(batch.memory)
+    return memory, batch.begins
+
+
 def critic_loss(
     params: Tensor, batch: ReplayBatch, action: Tensor, target: Tensor, nets: Networks
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
@@ -156,7 +189,7 @@ def critic_loss(
     Returns:
         The loss, 0-d; Q, (K, B), and the differences, (K, B).
     """
-    values = nets.critics.values(params, batch.obs, action)
+    values = nets.critics.values(params, batch.obs, action, *sequence_starts(batch))
     difference = values - target
     return (batch.importance * difference.square()).mean(-1).sum(), (values, difference)
 
@@ -180,5 +213,9 @@ def step_critics(
     )
     adam_step(state.critics, grad, state.critics_adam, learning_rate=learning_rate)
     td_error = difference.detach().abs().mean(0)
-    metrics = {"critic_loss": value, "q_value": values.mean(), "td_error": td_error.mean()}
+    metrics = {
+        "critic_loss": value,
+        "q_value": losses.mean(values, batch.row_weight),
+        "td_error": losses.mean(td_error, batch.row_weight),
+    }
     return metrics, td_error

@@ -207,11 +207,10 @@ def update(
         grad, norm = clip_grad_norm(grad, hyper.max_grad_norm)
     adam_step(state.params, grad, state.adam, learning_rate=hyper.learning_rate)
     td_error = difference.detach().abs()
-    weight = None if batch.memory is None else batch.importance  # 0 in the burn-in
     metrics = {
         "loss": total,
-        "q_value": losses.mean(value, weight),
-        "td_error": losses.mean(td_error, weight),
+        "q_value": losses.mean(value, batch.row_weight),
+        "td_error": losses.mean(td_error, batch.row_weight),
         "grad_norm": norm,
     }
     return metrics, td_error
@@ -226,17 +225,13 @@ def move_target(state: State, num_moves: int, hyper: Hyper) -> None:
 def compute_next_values(params: Tensor, batch: ReplayBatch, nets: LearnedNetwork) -> Tensor:
     """Return the values of all actions in the next state of each transition, (B, A).
 
-    Within an episode, a step's next observation is the following step's observation. The first
-    observation and all next observations therefore form a sequence that is one step longer. The
-    values of forbidden actions are `MASKED`, less than all others.
+    The values of forbidden actions are `MASKED`, less than all others.
     """
-    if batch.memory is None or batch.begins is None:
+    if batch.memory is None:
         values = nets.outputs(params, batch.next_obs)[0]
     else:
-        num_sequences = len(batch.memory)
-        obs = torch.cat([batch.obs[:num_sequences], batch.next_obs])
-        begins = torch.cat([batch.begins[:num_sequences], batch.begins])
-        values = nets.outputs(params, obs, batch.memory, begins)[0][num_sequences:]
+        obs, begins = batch.next_sequence()
+        values = nets.outputs(params, obs, batch.memory, begins)[0][len(batch.memory) :]
     return values if batch.next_mask is None else values.masked_fill(~batch.next_mask, MASKED)
 
 

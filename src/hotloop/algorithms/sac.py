@@ -22,7 +22,15 @@ import torch
 from torch import Tensor
 
 from hotloop.algorithms import critic_ensemble, presets
-from hotloop.algorithms.critic_ensemble import CriticOptions, Networks, make_networks, step_critics
+from hotloop.algorithms.critic_ensemble import (
+    CriticOptions,
+    Networks,
+    make_networks,
+    next_outputs,
+    next_values,
+    sequence_starts,
+    step_critics,
+)
 from hotloop.envs import Spaces
 from hotloop.errors import ConfigError
 from hotloop.learner import AdamState, Scalar, adam_step, move_towards, value_and_grad
@@ -186,9 +194,9 @@ def update_critics(
     """
     with torch.no_grad():
         alpha = temperature(state, hyper.alpha, config)
-        outputs, _ = nets.policy.outputs(state.policy, batch.next_obs)
+        outputs = next_outputs(state.policy, batch, nets)
         next_action, log_prob = nets.policy.head.sample(outputs, noise[: len(batch.reward)])
-        values = nets.critics.values(state.targets, batch.next_obs, next_action)
+        values = next_values(state.targets, batch, next_action, nets)
         if config.target_critics is not None:
             keys = noise[len(batch.reward) :, :1]  # the smallest keys choose the critics
             bound = keys.sort(0).values[config.target_critics - 1]
@@ -227,11 +235,11 @@ def policy_loss(
     Returns:
         The loss, 0-d, and log π(ã|s), (B,).
     """
-    outputs, _ = nets.policy.outputs(params, batch.obs)
+    outputs, _ = nets.policy.outputs(params, batch.obs, batch.memory, batch.begins)
     action, log_prob = nets.policy.head.sample(outputs, noise)
-    values = nets.critics.values(critics, batch.obs, action)
+    values = nets.critics.values(critics, batch.obs, action, *sequence_starts(batch))
     value = values.mean(0) if has_mean else values.amin(0)
-    return losses.mean(alpha * log_prob - value, batch.weight), log_prob
+    return losses.mean(alpha * log_prob - value, batch.policy_weight), log_prob
 
 
 def update_policy(
@@ -245,7 +253,9 @@ def update_policy(
     )
     adam_step(state.policy, grad, state.policy_adam, learning_rate=hyper.policy_learning_rate)
     rate = hyper.critic_learning_rate if config.alpha is None else None
-    metrics = step_temperature(state, alpha, log_prob, hyper.target_entropy, learning_rate=rate)
+    metrics = step_temperature(
+        state, alpha, log_prob, hyper.target_entropy, learning_rate=rate, weight=batch.row_weight
+    )
     return {"policy_loss": value, **metrics}
 
 
@@ -256,6 +266,7 @@ def step_temperature(
     target_entropy: Scalar,
     *,
     learning_rate: Scalar | None,
+    weight: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """Make one step of the temperature α, (1,), if it is learned, and return metrics.
 
@@ -267,8 +278,9 @@ def step_temperature(
         log_prob: log π(ã|s), (B,).
         target_entropy: H̄, 0-d.
         learning_rate: Adam's learning rate, 0-d. None: α is fixed.
+        weight: weights of the rows, (B,); None for equal weights.
     """
-    entropy = -log_prob.detach().mean()
+    entropy = -losses.mean(log_prob.detach(), weight)
     alpha_loss = alpha * (entropy - target_entropy)  # the same as its gradient by log α
     if learning_rate is not None:
         adam_step(state.log_alpha, alpha_loss, state.alpha_adam, learning_rate=learning_rate)

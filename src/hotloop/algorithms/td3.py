@@ -20,7 +20,15 @@ import torch
 from torch import Tensor
 
 from hotloop.algorithms import critic_ensemble, presets
-from hotloop.algorithms.critic_ensemble import CriticOptions, Networks, make_networks, step_critics
+from hotloop.algorithms.critic_ensemble import (
+    CriticOptions,
+    Networks,
+    make_networks,
+    next_outputs,
+    next_values,
+    sequence_starts,
+    step_critics,
+)
 from hotloop.envs import Spaces
 from hotloop.learner import Scalar, adam_step, move_towards, value_and_grad
 from hotloop.ops import losses
@@ -111,9 +119,9 @@ def update_critics(
     """
     with torch.no_grad():
         smoothing = (hyper.policy_noise * noise).clamp(-hyper.noise_clip, hyper.noise_clip)
-        outputs, _ = nets.policy.outputs(state.policy_target, batch.next_obs)
+        outputs = next_outputs(state.policy_target, batch, nets)
         next_action = (nets.policy.head.act(outputs) + smoothing).clamp(-1.0, 1.0)
-        values = nets.critics.values(state.targets, batch.next_obs, next_action)
+        values = next_values(state.targets, batch, next_action, nets)
         target = batch.reward + batch.discount * values.amin(0)
     return step_critics(state, batch, target, learning_rate=hyper.learning_rate, nets=nets)
 
@@ -132,9 +140,10 @@ def policy_loss(
     Returns:
         The loss, 0-d, and an empty tuple.
     """
-    outputs, _ = nets.policy.outputs(params, batch.obs)
-    values = nets.critics.first_values(critics, batch.obs, nets.policy.head.act(outputs))
-    return -losses.mean(values, batch.weight), ()
+    outputs, _ = nets.policy.outputs(params, batch.obs, batch.memory, batch.begins)
+    action, starts = nets.policy.head.act(outputs), sequence_starts(batch)
+    values = nets.critics.first_values(critics, batch.obs, action, *starts)
+    return -losses.mean(values, batch.policy_weight), ()
 
 
 def update_policy(

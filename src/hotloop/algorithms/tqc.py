@@ -20,7 +20,12 @@ import torch
 from torch import Tensor
 
 from hotloop.algorithms import critic_ensemble, presets, sac
-from hotloop.algorithms.critic_ensemble import CriticOptions
+from hotloop.algorithms.critic_ensemble import (
+    CriticOptions,
+    next_outputs,
+    next_values,
+    sequence_starts,
+)
 from hotloop.algorithms.sac import EntropyTarget, Hyper, SoftOptions, State
 from hotloop.envs import Spaces
 from hotloop.errors import ConfigError
@@ -98,7 +103,7 @@ def quantile_loss(
     Returns:
         The loss, 0-d, and the atoms θ, (N, B, M).
     """
-    atoms = nets.critics.values(params, batch.obs, action)
+    atoms = nets.critics.values(params, batch.obs, action, *sequence_starts(batch))
     difference = target[:, None, :] - atoms[..., None]  # (N, B, M, I)
     size = difference.abs()
     huber = torch.where(size > 1.0, size - 0.5, 0.5 * difference.square())
@@ -121,9 +126,9 @@ def update_critics(
     """
     with torch.no_grad():
         alpha = sac.temperature(state, hyper.alpha, config)
-        outputs, _ = nets.policy.outputs(state.policy, batch.next_obs)
+        outputs = next_outputs(state.policy, batch, nets)
         next_action, log_prob = nets.policy.head.sample(outputs, noise)
-        atoms = nets.critics.values(state.targets, batch.next_obs, next_action)
+        atoms = next_values(state.targets, batch, next_action, nets)
         pool = atoms.transpose(0, 1).flatten(1).sort(1).values
         kept = pool[:, : config.num_critics * (config.num_quantiles - config.num_dropped)]
         future = kept - (alpha * log_prob)[:, None]
@@ -134,7 +139,11 @@ def update_critics(
     adam_step(state.critics, grad, state.critics_adam, learning_rate=rate)
     move_towards(state.targets, state.critics, hyper.tau)
     td_error = (target.mean(1) - atoms.detach().mean((0, 2))).abs()
-    metrics = {"critic_loss": value, "q_value": atoms.mean(), "td_error": td_error.mean()}
+    metrics = {
+        "critic_loss": value,
+        "q_value": losses.mean(atoms.mean(-1), batch.row_weight),
+        "td_error": losses.mean(td_error, batch.row_weight),
+    }
     return metrics, td_error
 
 
@@ -147,10 +156,10 @@ def policy_loss(
     nets: Networks,
 ) -> tuple[Tensor, Tensor]:
     """Return E[α log π(ã|s) − mean_n,m θ_nm(s, ã)], and log π(ã|s), (B,); see `sac.policy_loss`."""
-    outputs, _ = nets.policy.outputs(params, batch.obs)
+    outputs, _ = nets.policy.outputs(params, batch.obs, batch.memory, batch.begins)
     action, log_prob = nets.policy.head.sample(outputs, noise)
-    value = nets.critics.values(critics, batch.obs, action).mean((0, 2))
-    return losses.mean(alpha * log_prob - value, batch.weight), log_prob
+    values = nets.critics.values(critics, batch.obs, action, *sequence_starts(batch))
+    return losses.mean(alpha * log_prob - values.mean((0, 2)), batch.policy_weight), log_prob
 
 
 def update_policy(
@@ -163,7 +172,9 @@ def update_policy(
     )
     adam_step(state.policy, grad, state.policy_adam, learning_rate=hyper.policy_learning_rate)
     rate = hyper.critic_learning_rate if config.alpha is None else None
-    metrics = sac.step_temperature(state, alpha, log_prob, hyper.target_entropy, learning_rate=rate)
+    metrics = sac.step_temperature(
+        state, alpha, log_prob, hyper.target_entropy, learning_rate=rate, weight=batch.row_weight
+    )
     return {"policy_loss": value, **metrics}
 
 

@@ -314,7 +314,7 @@ class ActionSpec:
         if self.parts:
             leading = action.shape[:-1]
             values = [
-                part.decode(action[..., columns].reshape(*leading, *part.shape))
+                part.decode(action[..., columns].reshape((*leading, *part.shape)))
                 for part, columns in zip(self.parts, self.columns, strict=True)
             ]
             names = (part.name for part in self.parts)

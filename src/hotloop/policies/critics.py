@@ -17,6 +17,7 @@ from hotloop.policies.encoders import Encoder, choose_encoder, make_encoder
 from hotloop.policies.heads.base import num_action_values
 from hotloop.policies.heads.bounded import check_bounded
 from hotloop.policies.initialization import uniform_parameters
+from hotloop.policies.recurrent_layer import RecurrentLayer, parse_memory
 from hotloop.policies.spec import check_not_empty, check_sizes, is_built_in
 from hotloop.policies.user_modules import UserModule, find_module
 from hotloop.types import Array
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from hotloop.ops.products import Precision
     from hotloop.policies.checked_modules import CheckedModule
 
-    CriticValues = Callable[[Mapping[str, Tensor], Tensor, Tensor, int], Tensor]
+    CriticValues = Callable[..., Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +62,11 @@ class Critics(ABC):
         check_bounded(self.action_spec)
         self.parameter_shapes()  # raises early if the layers are invalid
 
+    @property
+    def memory_size(self) -> int:
+        """Return M, the size of the hidden state of one sequence; 0 if they are not recurrent."""
+        return 0
+
     @abstractmethod
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return shapes by name, in order."""
@@ -74,7 +80,8 @@ class Critics(ABC):
         """Return a function for the values of the first k critics, (k, B), or (k, B, M) if M > 1.
 
         Its arguments are parameters by name, observations, (B, *obs_shape), actions in [−1, 1],
-        (B, A), and k.
+        (B, A), and k. Recurrent critics also need a hidden state, (S, M), and episode starts,
+        (L, S); then the last B rows of the observations have actions.
         """
 
 
@@ -90,11 +97,14 @@ class StackedCritics(Critics):
         hidden_sizes: widths of the hidden layers, at least one, each followed by a ReLU.
         layer_norm: whether to normalize each hidden layer before its activation (Ba et al. 2016,
             arXiv:1607.06450).
+        memory: recurrent layer of the observations, see `parse_memory`, which all critics share;
+            None: no recurrent layer.
     """
 
     encoder: str
     hidden_sizes: tuple[int, ...]
     layer_norm: bool = False
+    memory: str | None = None
 
     def __post_init__(self) -> None:
         check_sizes(self.hidden_sizes)
@@ -106,13 +116,25 @@ class StackedCritics(Critics):
     def _encoder(self) -> Encoder:
         return make_encoder(self.encoder, self.obs_spec)
 
+    @cached_property
+    def _recurrent_layer(self) -> RecurrentLayer | None:
+        return None if self.memory is None else parse_memory(self.memory)
+
+    @property
+    def memory_size(self) -> int:
+        return 0 if self._recurrent_layer is None else self._recurrent_layer.size
+
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return shapes: weights are (K, inputs, outputs), in the first layer (inputs, K·outputs).
 
         The outputs of the first layer are concatenated, critic after critic.
         """
         count, shapes = self.count, self._encoder.parameter_shapes()
-        first = self._encoder.num_features + num_action_values(self.action_spec)
+        width = self._encoder.num_features
+        if self._recurrent_layer is not None:
+            shapes |= self._recurrent_layer.parameter_shapes(width)
+            width = self._recurrent_layer.num_units
+        first = width + num_action_values(self.action_spec)
         widths = (first, *self.hidden_sizes, self.num_outputs)
         for k, (inputs, outputs) in enumerate(pairwise(widths)):
             shapes[f"critic.{k}.weight"] = (count, inputs, outputs)
@@ -127,26 +149,42 @@ class StackedCritics(Critics):
     def initial_parameters(self, seed: int) -> dict[str, Array]:
         """Return weights and biases in ±1/√inputs, scales 1 and shifts 0."""
         generator = np.random.default_rng((seed, 1))
-        return uniform_parameters(self.parameter_shapes(), generator)
+        params = uniform_parameters(self.parameter_shapes(), generator)
+        if self._recurrent_layer is not None:
+            params["memory.bias"] += self._recurrent_layer.initial_bias()
+        return params
 
     def make_forward(self, precision: Precision, device: torch.device | str) -> CriticValues:
         import torch
         from torch.nn.functional import layer_norm
 
+        from hotloop.policies import recurrence
         from hotloop.policies.forward import differentiable_operations, linear
 
+        recurrent_layer = self._recurrent_layer
         encoder, sizes, width = self._encoder, self.hidden_sizes, self.hidden_sizes[0]
         has_norm, total, has_one_output = self.layer_norm, self.count, self.num_outputs == 1
         operations = differentiable_operations(precision)
 
-        def values(params: Mapping[str, Tensor], obs: Tensor, action: Tensor, count: int) -> Tensor:
+        def values(
+            params: Mapping[str, Tensor],
+            obs: Tensor,
+            action: Tensor,
+            count: int,
+            *sequences: Tensor,
+        ) -> Tensor:
             def part(name: str) -> Tensor:
                 x = params[f"critic.{name}"]
                 if count == total:
                     return x
                 return x[..., : count * width] if name in ("0.weight", "0.bias") else x[:count]
 
-            inputs = torch.cat([encoder.features(params, obs, operations), action], 1)
+            features = encoder.features(params, obs, operations)
+            if recurrent_layer is not None:
+                features = recurrence.unroll_features(
+                    recurrent_layer, operations, params, features, *sequences
+                )[-len(action) :]
+            inputs = torch.cat([features, action], 1)
             wide = linear(inputs, part("0.weight"), part("0.bias"), precision)
             hidden = wide.view(len(inputs), count, -1).transpose(0, 1)
             for k in range(len(sizes)):
@@ -221,6 +259,7 @@ def critics(
     *,
     hidden_sizes: tuple[int, ...] = (256, 256),
     layer_norm: bool = False,
+    memory: str | None = None,
     count: int = 2,
     num_outputs: int = 1,
     network: str | Callable[..., Any] | None = None,
@@ -232,6 +271,7 @@ def critics(
         spaces: the observations and actions.
         hidden_sizes: widths of the hidden layers, at least one.
         layer_norm: whether to normalize each hidden layer before its activation.
+        memory: see `StackedCritics`. The user's modules have no recurrent layer.
         count: K.
         num_outputs: M, the number of outputs of each critic.
         network: the actor's option. Images, as its encoder reads bytes, raise an error.
@@ -252,6 +292,11 @@ def critics(
         "num_outputs": num_outputs,
     }
     if module is not None:
+        if memory is not None:
+            raise ConfigError(
+                "`memory` adds a recurrent layer to hotloop's own critics, got a custom `module`: "
+                "leave out one of them"
+            )
         return ModuleCritics(**common, body=find_module(module))
     spec = spaces.obs_spec
     has_bytes = any(part.byte_bounds is not None for part in spec.layout)
@@ -264,5 +309,9 @@ def critics(
             "your own (`network` and `critic_network`)"
         )
     return StackedCritics(
-        **common, encoder="flatten", hidden_sizes=hidden_sizes, layer_norm=layer_norm
+        **common,
+        encoder="flatten",
+        hidden_sizes=hidden_sizes,
+        layer_norm=layer_norm,
+        memory=memory,
     )

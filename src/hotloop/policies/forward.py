@@ -81,16 +81,16 @@ def network_outputs(
     next_memory: tuple[Tensor, ...] = ()
     if recurrent_layer is not None:
         assert memory is not None
-        weight = params["memory.weight"]
-        recurrent = weight[num_features:]
-        features = operations.linear(features, weight[:num_features], params["memory.bias"])
         if begins is None:
-            next_memory = (recurrence.step(recurrent_layer.kind, features, recurrent, memory),)
+            weight = params["memory.weight"]
+            inputs = operations.linear(features, weight[:num_features], params["memory.bias"])
+            recurrent = weight[num_features:]
+            next_memory = (recurrence.step(recurrent_layer.kind, inputs, recurrent, memory),)
             features = next_memory[0][:, : recurrent_layer.num_units]
         else:
-            features = features.unflatten(0, begins.shape)
-            features = recurrence.unroll(recurrent_layer, features, recurrent, memory, begins)
-            features = features.flatten(0, 1)
+            features = recurrence.unroll_features(
+                recurrent_layer, operations, params, features, memory, begins
+            )
     # Compute the perceptrons.
     for name in layers.trunk:
         features = activation(layer(name, features))
@@ -144,6 +144,17 @@ class _FlatNetwork:
     def initial(self, seed: int) -> Tensor:
         """Return initial parameters: float32, (P,), on the device."""
         return self.layout.pack(self._network.initial_parameters(seed), self._device)
+
+    def _sequences(self, memory: Tensor | None, begins: Tensor | None) -> tuple[Tensor, ...]:
+        """Return the hidden state, (S, M), and episode starts, (L, S); () without recurrence."""
+        if memory is not None and begins is not None:
+            return memory, begins.view(-1, len(memory))
+        if self._network.memory_size:
+            raise ConfigError(
+                "a network with memory needs the hidden state and the starts of episodes, got no "
+                "`memory` or no `begins`: pass those of the batch"
+            )
+        return ()
 
 
 class LearnedNetwork(_FlatNetwork):
@@ -312,15 +323,7 @@ class LearnedNetwork(_FlatNetwork):
         memory: Tensor | None = None,
         begins: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        sequences: tuple[Tensor, ...] = ()
-        if memory is not None and begins is not None:
-            sequences = memory, begins.view(-1, len(memory))
-        elif self.network.memory_size:
-            raise ConfigError(
-                "a network with memory needs the hidden state and the starts of episodes, got no "
-                "`memory` or no `begins`: pass those of the batch"
-            )
-        head, *value = self._outputs(self.head.fold(named), obs, *sequences)
+        head, *value = self._outputs(self.head.fold(named), obs, *self._sequences(memory, begins))
         return head, value[0] if value else None
 
 
@@ -351,19 +354,38 @@ class LearnedCritics(_FlatNetwork):
         self.critics = critics
         self._values = critics.make_forward(precision, device)
 
-    def values(self, params: Tensor, obs: Tensor, action: Tensor) -> Tensor:
+    def values(
+        self,
+        params: Tensor,
+        obs: Tensor,
+        action: Tensor,
+        memory: Tensor | None = None,
+        begins: Tensor | None = None,
+    ) -> Tensor:
         """Return the values of all critics.
 
         Args:
             params: float32, (P,).
-            obs: (B, *obs_shape).
+            obs: (B, *obs_shape). For recurrent critics, the rows of S sequences, step by step. They
+                may begin with more steps than there are actions.
             action: in [−1, 1], (B, A).
+            memory: hidden state of recurrent critics before the first step, float32, (S, M).
+            begins: whether an episode starts, bool, one for each row of `obs`.
 
         Returns:
             float32, (K, B), or (K, B, M) for critics with several outputs.
         """
-        return self._values(self.layout.unpack(params), obs, action, self.critics.count)
+        named, sequences = self.layout.unpack(params), self._sequences(memory, begins)
+        return self._values(named, obs, action, self.critics.count, *sequences)
 
-    def first_values(self, params: Tensor, obs: Tensor, action: Tensor) -> Tensor:
-        """Return the values of the first critic alone, (B,) or (B, M)."""
-        return self._values(self.layout.unpack(params), obs, action, 1)[0]
+    def first_values(
+        self,
+        params: Tensor,
+        obs: Tensor,
+        action: Tensor,
+        memory: Tensor | None = None,
+        begins: Tensor | None = None,
+    ) -> Tensor:
+        """Return the values of the first critic alone, (B,) or (B, M), see `values`."""
+        sequences = self._sequences(memory, begins)
+        return self._values(self.layout.unpack(params), obs, action, 1, *sequences)[0]

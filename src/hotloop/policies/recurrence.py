@@ -8,11 +8,13 @@ computed for all steps at once.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from hotloop.policies.encoders.base import Operations
 from hotloop.policies.recurrent_layer import RecurrentKind, RecurrentLayer
 
 
@@ -37,6 +39,30 @@ def step(kind: RecurrentKind, inputs: Tensor, recurrent: Tensor, memory: Tensor)
     reset_gate, keep_gate = gates.split(size, 1)
     candidate = (inputs[:, 2 * size :] + reset_gate * products[:, 2 * size :]).tanh()
     return candidate + keep_gate * (memory - candidate)
+
+
+def unroll_features(
+    layer: RecurrentLayer,
+    operations: Operations,
+    params: Mapping[str, Tensor],
+    features: Tensor,
+    memory: Tensor,
+    begins: Tensor,
+) -> Tensor:
+    """Return the outputs for the rows of sequences, (L · S, H), see `unroll`.
+
+    Args:
+        layer: the recurrent layer.
+        operations: its operations.
+        params: its parameters by name.
+        features: its inputs x, step by step, float32, (L · S, F).
+        memory: hidden state before the first step, float32, (S, M).
+        begins: whether an episode starts, bool, (L, S).
+    """
+    weight, num_features = params["memory.weight"], features.shape[1]
+    inputs = operations.linear(features, weight[:num_features], params["memory.bias"])
+    inputs, recurrent = inputs.unflatten(0, begins.shape), weight[num_features:]
+    return unroll(layer, inputs, recurrent, memory, begins).flatten(0, 1)
 
 
 def unroll(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from hotloop.errors import ConfigError
-from hotloop.policies import ActingPolicy, TrainedPolicy
+from hotloop.policies import ActingPolicy
 from hotloop.runs import Report, RunDirectory
 from hotloop.training.algorithm import Algorithm
 from hotloop.types import Array
@@ -133,9 +133,9 @@ class _Check:
         obs = np.random.default_rng(0).random((5, *spec.shape)).astype(spec.dtype)
         mask_size = network.action_spec.mask_size
         mask = np.ones((len(obs), mask_size), np.bool_) if mask_size else None
-        policies = TrainedPolicy(ActingPolicy(network, snapshot)), result.policy
+        policies = ActingPolicy(network, snapshot), result.policy.acting
         saved, returned = (
-            policy.act(obs, policy.new_memory(len(obs)), action_mask=mask) for policy in policies
+            policy.greedy(obs, policy.new_memory(len(obs)), mask) for policy in policies
         )
         _require(np.array_equal(saved, returned), "the saved policy must act as the returned one")
 

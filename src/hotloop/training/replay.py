@@ -77,6 +77,32 @@ class ReplayBatch(NamedTuple):
     begins: Tensor | None = None
     next_mask: Tensor | None = None
 
+    @property
+    def row_weight(self) -> Tensor | None:
+        """Return `importance` of the rows of sequences, 0 in the burn-in; None for transitions."""
+        return None if self.memory is None else self.importance
+
+    @property
+    def policy_weight(self) -> Tensor | None:
+        """Return the weights of the policy's loss, (B,); None for equal weights."""
+        return self.weight if self.memory is None else self.importance
+
+    def next_sequence(self) -> tuple[Tensor, Tensor]:
+        """Return observations and episode starts of sequences that are one step longer.
+
+        Within an episode, a step's next observation is the following step's observation. The first
+        observation and all next observations therefore form one sequence. Outputs for `next_obs`
+        are those of all rows but the first S.
+
+        Returns:
+            ((L + 1) · S, *obs_shape), and bool, ((L + 1) · S,).
+        """
+        assert self.memory is not None
+        assert self.begins is not None
+        count = len(self.memory)
+        obs = torch.cat([self.obs[:count], self.next_obs])
+        return obs, torch.cat([self.begins[:count], self.begins])
+
 
 class ReplaySource(Protocol):
     """The data that off-policy updates learn from: a replay buffer, or a source of your own.

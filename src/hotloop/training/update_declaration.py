@@ -37,7 +37,7 @@ class Update:
     def rule(self, nets: Any, config: ReplayOptions) -> UpdateRule:
         """Return the update rule for a run's networks and configuration."""
         action_size = math.prod(policy_network(nets).network.action_spec.shape)
-        num_rows = config.batch_size + self.extra_noise(config)
+        num_rows = config.batch_size * config.sequence_steps + self.extra_noise(config)
         return UpdateRule(
             function=partial(self.function, nets=nets, config=config),
             name=self.name,

@@ -105,11 +105,11 @@ class Hybrid(Head):
 
     def mode(self, outputs: Tensor) -> Tensor:
         logits, means = self._split(outputs)
-        return _joined(self.discrete.mode(logits), self.gaussian.mode(means))
+        return _joined(self.discrete.mode(logits).float(), self.gaussian.mode(means))
 
     def draw(self, params: Params, outputs: Tensor, noise: Tensor) -> Tensor:
         (logits, means), (gumbel, normal) = self._split(outputs), self._split(noise)
-        choices = self.discrete.draw(params, logits, gumbel)
+        choices = self.discrete.draw(params, logits, gumbel).float()
         return _joined(choices, self.gaussian.draw(params, means, normal))
 
     def evaluate(self, params: Params, outputs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
