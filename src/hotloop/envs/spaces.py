@@ -339,8 +339,8 @@ class ActionSpec:
     def from_json(cls, values: dict[str, Any]) -> ActionSpec:
         """Return the spec from the values of `to_json`."""
         bounds: dict[str, Any] = {name: tuple(map(float, values[name])) for name in ("low", "high")}
-        parts = tuple(map(ActionSpec.from_json, values.get("parts", ())))
-        return cls(**_fields_from_json(cls, values) | bounds | {"parts": parts})
+        bounds["parts"] = tuple(map(ActionSpec.from_json, values.get("parts", ())))
+        return cls(**_fields_from_json(cls, values) | bounds)
 
 
 def round_inwards(low: Array, high: Array, dtype: Any) -> tuple[Array, Array]:

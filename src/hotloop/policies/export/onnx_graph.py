@@ -151,8 +151,9 @@ def _check_action(network: Network, head: Array, actions: list[Array]) -> None:
     chosen = np.empty((len(head), *spec.shape), spec.dtype)
     network.head.greedy(head, chosen)
     decoded = spec.decode(chosen)
-    values = decoded.values() if isinstance(decoded, dict) else decoded
-    expected = list(values) if spec.parts else [decoded]
+    expected: list[Array] = [decoded]
+    if spec.parts:
+        expected = list(decoded if spec.is_tuple else decoded.values())
     for part, action, value in zip(spec.parts or (spec,), actions, expected, strict=True):
         rounding = 1.0 if part.kind == "box" and value.dtype.kind != "f" else _TOLERANCE
         if not np.allclose(action, value, rtol=_TOLERANCE, atol=rounding):
