@@ -24,6 +24,7 @@ from bench.train import (
     asynchronous,
     games,
     lanes,
+    limits,
     neighbours,
     offline,
     options,
@@ -436,6 +437,13 @@ BENCHES: dict[str, Bench] = {
     "imports": Bench("bench.train.imports", "import time, and whether torch is imported", "1 min"),
     "step-budget": Bench(
         "bench.train.step_budget", "CPU time of storing a step and of an empty launch", "1 min"
+    ),
+    "limits": Bench(
+        "bench.train.limits",
+        "matrix products alone, beside the whole update of SAC and TD3",
+        "4 min",
+        runs=("",),
+        tables=(Table(OFF_POLICY, "limits", limits.limits_table),),
     ),
     "tanh": Bench("bench.train.tanh", "coefficients of the compiled tanh", "1 min"),
 }

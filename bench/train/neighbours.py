@@ -3,9 +3,9 @@
     python -m bench neighbours
 
 For each number of threads (`auto`, 1, and all cores): one training of SAC alone, two at the same
-time, and one beside a process that keeps a core busy. Each runs in its own process for a fixed time
-after all have made their first updates. The figures are transitions per second, the sum for two
-trainings.
+time, and one beside a process that keeps a core busy, always or half of the time. Each runs in its
+own process for a fixed time after all have made their first updates. The figures are transitions
+per second, the sum for two trainings.
 """
 
 from __future__ import annotations
@@ -39,7 +39,16 @@ config = sac.Config(
 )
 sac.train(config, on_report=print_report, progress=False)
 """
-_BUSY = "while True: pass"
+_BUSY = """
+import sys, time
+busy_s, idle_s = map(float, sys.argv[1:])
+while True:
+    end_s = time.monotonic() + busy_s
+    while time.monotonic() < end_s:
+        pass
+    time.sleep(idle_s)
+"""
+_PERIOD_S = 0.1  # of a process that is busy for a share of the time
 # Number of transitions after which compiled updates run.
 _WARM_TIMESTEPS = 700
 
@@ -78,9 +87,10 @@ class Training:
 
 
 @contextlib.contextmanager
-def busy_process() -> Iterator[None]:
-    """Keep one core busy."""
-    process = subprocess.Popen([sys.executable, "-c", _BUSY])
+def busy_process(share: float) -> Iterator[None]:
+    """Keep one core busy for a share of the time."""
+    busy_s, idle_s = _PERIOD_S * share, _PERIOD_S * (1 - share)
+    process = subprocess.Popen([sys.executable, "-c", _BUSY, str(busy_s), str(idle_s)])
     try:
         yield
     finally:
@@ -88,12 +98,12 @@ def busy_process() -> Iterator[None]:
         process.wait()
 
 
-def measure(threads: str, *, count: int, is_busy: bool, seconds: float) -> float:
-    """Return the transitions per second of all trainings together."""
+def measure(threads: str, *, count: int, busy_share: float, seconds: float) -> float:
+    """Return the transitions per second of all trainings, beside a process if it is busy."""
     with contextlib.ExitStack() as exits:
         folder = exits.enter_context(tempfile.TemporaryDirectory())
-        if is_busy:
-            exits.enter_context(busy_process())
+        if busy_share > 0:
+            exits.enter_context(busy_process(busy_share))
         trainings = [Training(threads, folder) for _ in range(count)]
         try:
             while not all(training.is_warm for training in trainings):
@@ -131,14 +141,15 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=15.0, help="duration of each measurement")
     options = parser.parse_args()
     cases = {
-        "alone": {"count": 1, "is_busy": False},
-        "two at once": {"count": 2, "is_busy": False},
-        "beside a busy process": {"count": 1, "is_busy": True},
+        "alone": {"count": 1, "busy_share": 0.0},
+        "two at once": {"count": 2, "busy_share": 0.0},
+        "beside a half-busy process": {"count": 1, "busy_share": 0.5},
+        "beside a busy process": {"count": 1, "busy_share": 1.0},
     }
     ways = ["auto", "1", str(available_cores())]
     rates: dict[str, dict[str, list[float]]] = {case: {way: [] for way in ways} for case in cases}
     for way in ways:  # fills the compiler's cache
-        measure(way, count=1, is_busy=False, seconds=1.0)
+        measure(way, count=1, busy_share=0.0, seconds=1.0)
     for _ in range(options.repeats):
         for case, arguments in cases.items():
             for way in ways:

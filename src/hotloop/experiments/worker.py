@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import numpy as np
 
 from hotloop.base.cache import SHARING
+from hotloop.base.importing import long_imports
 from hotloop.base.signals import ignore_job_warnings, start_thread
 from hotloop.base.statistics import interquartile_mean
 from hotloop.errors import HotloopError, NonFiniteError
@@ -141,7 +142,8 @@ class _TrainingJob:
         from hotloop.algorithms import find
 
         SHARING.runs = request["runs"]
-        self._algorithm = find(request["algorithm"])
+        with long_imports():
+            self._algorithm = find(request["algorithm"])
         self._configs = [unpack(text) for text in request["configs"]]
         self._out, self._stopping, self._should_draw = out, stopping, request["is_group"]
         self._display = _ProgressLines(out, len(self._configs)) if request["lines"] else None
