@@ -23,11 +23,11 @@ from bench.markdown import table
 RESULT = "games"
 ENV_ID = "pettingzoo:mpe2.simple_spread_v3"
 OPTIONS: dict[str, Any] = {
-    "total_timesteps": 600_000,
+    "total_timesteps": 150_000,
     "num_steps": 100,
     "num_minibatches": 8,
     "torch_threads": 1,
-    "eval_interval": 60_000,
+    "eval_interval": 15_000,
     "eval_episodes": 48,
 }
 EPISODES = 200  # with random actions

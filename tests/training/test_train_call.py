@@ -5,7 +5,7 @@ import pytest
 
 import hotloop
 from hotloop.algorithms import find, ppo, sac
-from hotloop.errors import ConfigError, UnknownNameError
+from hotloop.errors import ConfigError, EnvironmentFailure, UnknownNameError
 from hotloop.runs import RunDirectory
 from tests import toy_envs
 
@@ -97,3 +97,19 @@ def test_unknown_names_are_refused():
 def test_many_trainings_need_an_environment_that_their_processes_can_import():
     with pytest.raises(ConfigError, match=r"can't import the factory .*at the top level of a mod"):
         hotloop.train_many("ppo", lambda: None, seeds=1)
+
+
+def test_a_script_does_not_train_again_when_it_is_imported(tmp_path, monkeypatch):
+    """Another process imports it for the environment of a run."""
+    script = """
+import hotloop
+from tests.toy_envs import ChooseTheSign as Guess
+hotloop.train("ppo", Guess, total_timesteps=32, run_dir="run", progress=False)
+"""
+    (tmp_path / "script_that_trains.py").write_text(script)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    message = "importing 'script_that_trains' for its `Guess` would train again: put the training"
+    with pytest.raises(EnvironmentFailure, match=message):
+        hotloop.make_vec("script_that_trains:Guess", 2)
+    assert not (tmp_path / "run").exists()

@@ -10,6 +10,7 @@ import os
 import sys
 import traceback
 from collections.abc import Iterator
+from contextvars import ContextVar
 from functools import partial, reduce
 from pathlib import Path
 from types import ModuleType
@@ -22,6 +23,9 @@ from hotloop.errors import (
     install_command,
     nearest,
 )
+
+# Name of the object whose module is being imported, "" if there is none.
+_imported_name: ContextVar[str] = ContextVar("_imported_name", default="")
 
 
 @contextlib.contextmanager
@@ -64,7 +68,7 @@ def import_object(name: str, *, kind: str, example: str) -> Any:
         if module_name == importable("__main__") and hasattr(script, attribute.split(".")[0]):
             module: Any = script  # importing the script again would run it again
         else:
-            module = importlib.import_module(module_name)
+            module = import_module_of(name)
     except Exception as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is None or not f"{module_name}.".startswith(f"{missing}."):
@@ -84,6 +88,33 @@ def import_object(name: str, *, kind: str, example: str) -> Any:
             f"{kind} '{name}': '{module_name}' has no '{attribute}'"
             f"{hidden_file_note(module) or nearest(attribute, vars(module))}"
         ) from error
+
+
+def import_module_of(name: str) -> ModuleType:
+    """Import and return the module of `module:name`, which must not train while it is imported.
+
+    Raises:
+        Exception: any exception of the module.
+    """
+    token = _imported_name.set(name)
+    try:
+        return importlib.import_module(name.rpartition(":")[0])
+    finally:
+        _imported_name.reset(token)
+
+
+def check_not_imported() -> None:
+    """Check that a training does not start because a script is imported for one of its objects.
+
+    Raises:
+        ConfigError: it does.
+    """
+    module, _, attribute = _imported_name.get().partition(":")
+    if module:
+        raise ConfigError(
+            f"importing '{module}' for its `{attribute}` would train again: put the training under "
+            '`if __name__ == "__main__":`'
+        )
 
 
 def script_object_error(name: str, *, kind: str) -> UnknownNameError:

@@ -20,6 +20,7 @@ from hotloop.base.cores import available_cores
 from hotloop.base.importing import (
     describe_exception,
     hidden_file_note,
+    import_module_of,
     script_object_error,
 )
 from hotloop.base.memory import require_memory
@@ -360,7 +361,7 @@ def _module_hint(name: str) -> str:
 
 def _import_module(env: str, module_name: str) -> ModuleType:
     try:
-        return importlib.import_module(module_name)
+        return import_module_of(f"{module_name}:{env.rpartition(':')[2]}")
     except (Exception, SystemExit) as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is None or not f"{module_name}.".startswith(f"{missing}."):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from hotloop.base.importing import check_not_imported
 from hotloop.base.signals import delayed_interrupt, immediate_interrupt
 from hotloop.envs import EnvSpec
 from hotloop.errors import NonFiniteError, RunDirectoryError
@@ -52,6 +53,7 @@ def run_training(
         process: the process of several runs, None for a single run.
         makers: the functions that make its environments, None for those of a single policy.
     """
+    check_not_imported()
     run: OpenedRun[AnyConfig] | None = None
     is_assembled = False
     exits = contextlib.ExitStack()

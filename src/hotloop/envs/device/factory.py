@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hotloop.base.importing import describe_exception
+from hotloop.base.importing import describe_exception, import_module_of
 from hotloop.envs.checks import describe_value
 from hotloop.envs.device.protocol import DeviceVectorEnv
 from hotloop.envs.device.specs import missing_library
@@ -164,9 +164,9 @@ def _find_custom_factory(spec: EnvSpec) -> DeviceFactory | None:
     """Return the factory of device environments, None if `spec.env` is not such a factory."""
     factory: Any = spec.env
     if isinstance(spec.env, str):
-        module, _, name = spec.env.rpartition(":")
+        name = spec.env.rpartition(":")[2]
         try:
-            factory = getattr(importlib.import_module(module), name, None)
+            factory = getattr(import_module_of(spec.env), name, None)
         except Exception:  # `make_env` raises a better error later
             return None
     try:
