@@ -18,7 +18,6 @@ from bench.profiler.corpus import tables as corpus
 from bench.replay import tables as replay
 from bench.rollouts import tables as rollouts
 from bench.runs import report
-from bench.self_play import tictactoe
 from bench.third_party import tables as third_party
 from bench.train import (
     asynchronous,
@@ -205,7 +204,6 @@ BENCHES: dict[str, Bench] = {
         "steps of self-play until a policy never loses tic-tac-toe to a perfect player",
         "10 min",
         runs=("",),
-        tables=(Table("docs/self-play.md", "self-play table", tictactoe.self_play_table),),
     ),
     "scores": Bench(
         "bench.train.scores",
