@@ -49,6 +49,7 @@ class MemoryTask(NamedTuple):
 
 CARTPOLE = "CartPole-v1 without velocities"
 T_MAZE = "T-maze of 10 steps"
+PENDULUM = "Pendulum-v1 without velocity"
 TASKS = {
     "cartpole-lstm": MemoryTask(
         CARTPOLE,
@@ -100,6 +101,20 @@ TASKS = {
         "--gamma 0.98 --target-interval 500 --exploration-fraction 0.3",
         ("≥", 3.9),
     ),
+    **{
+        f"pendulum-sac-{memory}": MemoryTask(
+            PENDULUM,
+            "sac",
+            f"{ENVIRONMENTS}:AnglesOfPendulum",
+            15_000,
+            f"{options} --hidden-sizes 64 64 --learning-starts 1000 --update-to-data 0.5 "
+            "--policy-frequency 1",
+        )
+        for memory, options in (
+            ("gru", "--memory gru:32 --batch-size 32"),
+            ("none", "--batch-size 256"),
+        )
+    },
 }
 
 
@@ -108,7 +123,7 @@ def _scale_tasks() -> Iterator[tuple[str, MemoryTask]]:
     lag = " --workers 2 --schedule lag:1"
     for name, title, env_id, total, more in (
         ("ppo-cartpole", CARTPOLE, "positions_of_cartpole", 100_000, ""),
-        ("ppo-pendulum", "Pendulum-v1 without velocity", "AnglesOfPendulum", 100_000, ""),
+        ("ppo-pendulum", PENDULUM, "AnglesOfPendulum", 100_000, ""),
         ("ppo-recall", "recall of a sign after 8 steps", "Recall", 20_000, ""),
         ("appo-cartpole", CARTPOLE, "positions_of_cartpole", 100_000, lag),
     ):
