@@ -70,9 +70,9 @@ class Bench(NamedTuple):
 
 
 README, SPEED, OFF_POLICY = "README.md", "docs/speed.md", "docs/off-policy.md"
-PPO, APPO, SAC, TQC, CROSSQ, TD3, TD3_BC, DQN = (
+PPO, APPO, SAC, TQC, CROSSQ, SAC_DISCRETE, TD3, TD3_BC, DQN = (
     f"docs/algorithms/{name}.md"
-    for name in ("ppo", "appo", "sac", "tqc", "crossq", "td3", "td3_bc", "dqn")
+    for name in ("ppo", "appo", "sac", "tqc", "crossq", "sac_discrete", "td3", "td3_bc", "dqn")
 )
 REPLAY, BANDITS = "docs/replay-speed.md", "docs/bandit-speed.md"
 PIXELS, ROLLOUTS, PROFILER = "docs/pixels.md", "docs/workers-speed.md", "docs/profiler.md"
@@ -97,6 +97,7 @@ BENCHES: dict[str, Bench] = {
                     (SAC, "sac"),
                     (TQC, "tqc"),
                     (CROSSQ, "crossq"),
+                    (SAC_DISCRETE, "sac_discrete"),
                     (TD3, "td3"),
                     (TD3_BC, "td3_bc"),
                     (DQN, "dqn"),
@@ -216,6 +217,9 @@ BENCHES: dict[str, Bench] = {
             Table(SAC, "scores-sac", partial(scores.scores_table, "sac")),
             Table(TQC, "scores-tqc", partial(scores.scores_table, "tqc")),
             Table(CROSSQ, "scores-crossq", partial(scores.scores_table, "crossq")),
+            Table(
+                SAC_DISCRETE, "scores-sac_discrete", partial(scores.scores_table, "sac_discrete")
+            ),
             Table(TD3, "scores-td3", partial(scores.scores_table, "td3")),
             Table(DQN, "scores-dqn", partial(scores.scores_table, "dqn")),
         ),
@@ -235,6 +239,12 @@ BENCHES: dict[str, Bench] = {
         "PPO with one policy for the agents of MPE's simple_spread; needs mpe2",
         "10 min",
         tables=(Table("docs/pettingzoo.md", "games table", games.games_table),),
+    ),
+    "discrete": Bench(
+        "bench.train.discrete",
+        "learning of DQN with its options, and of discrete SAC, on CartPole-v1",
+        "30 min",
+        runs=("",),
     ),
     "pixels": Bench(
         "bench.train.pixels",

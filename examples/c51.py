@@ -189,10 +189,10 @@ def update(
         Metrics, and the cross-entropies, (B,), by which prioritized replay samples.
     """
     with torch.no_grad():
-        log_probs = nets.head.log_probs(dqn.compute_next_values(state.target, batch, nets))
+        log_probs = nets.head.log_probs(dqn.next_outputs(state.target, batch, None, nets))
         chooser = log_probs
         if config.double:
-            chooser = nets.head.log_probs(dqn.compute_next_values(state.params, batch, nets))
+            chooser = nets.head.log_probs(dqn.next_outputs(state.params, batch, None, nets))
         next_action = nets.head.means(chooser).argmax(1)
         probs = of_action(log_probs, next_action).exp()
         target = nets.head.project(probs, batch.reward, batch.discount)

@@ -6,7 +6,7 @@ import shutil
 import pytest
 import torch
 
-from hotloop.algorithms import appo, crossq, dqn, ppo, sac, td3, tqc
+from hotloop.algorithms import appo, crossq, dqn, ppo, sac, sac_discrete, td3, tqc
 from hotloop.training import check_algorithm
 
 CONTINUOUS = {"env": "Pendulum-v1"}
@@ -42,6 +42,14 @@ CASES = {
             "normalize_obs": True,
         },
     ),
+    "discrete sac": (
+        sac_discrete,
+        {**REPLAY, "replay": "prioritized", "policy_frequency": 2, "num_critics": 3},
+    ),
+    "discrete sac of images": (
+        sac_discrete,
+        {"env": "tests.toy_images:Catch", "hidden_sizes": (8,), "batch_size": 4},
+    ),
     "td3": (td3, {**CONTINUOUS, "replay": "prioritized", "policy_frequency": 3}),
     "dqn": (
         dqn,
@@ -51,12 +59,26 @@ CASES = {
         dqn,
         {"replay": "proportional", "train_frequency": 7, "update_to_data": 0.7},
     ),
+    "rainbow": (
+        dqn,
+        {
+            **REPLAY,
+            "replay": "prioritized",
+            "dueling": True,
+            "atoms": 5,
+            "noisy_std": 0.5,
+            "num_envs": 2,
+            "workers": 2,
+            "backend": "inline",
+        },
+    ),
     # Also stopped before learning starts.
     "dqn by rank": (dqn, {"replay": "rank", "learning_starts": 90}),
     "ppo with masks": (ppo, {**MASKS, "env_kwargs": {"choices": [3, 4]}, "normalize_obs": True}),
     "ppo of mixed actions": (ppo, {"env": "tests.toy_envs:MixedSign"}),
     "appo of mixed actions": (appo, {"env": "tests.toy_envs:MixedSign"}),
     "dqn with masks": (dqn, {**MASKS, "n_step": 3}),
+    "c51 with masks": (dqn, {**MASKS, "atoms": 4}),
     "ppo of images": (ppo, {"env": "tests.toy_images:Catch", "update_epochs": 1}),
     "dqn of images and numbers": (dqn, {"env": "tests.toy_images:Signs", "network": "impala"}),
     "sac with hindsight": (sac, {"env": "tests.goal_envs:Reach", "hindsight": "future"}),
@@ -68,7 +90,7 @@ CASES = {
     "sac with memory": (sac, {**CONTINUOUS, **RECURRENT, "memory": "gru:6"}),
     "td3 with memory": (td3, {**CONTINUOUS, **RECURRENT, "memory": "lstm:6"}),
     "tqc with memory": (tqc, {**CONTINUOUS, **RECURRENT, "memory": "gru:6", "num_critics": 2}),
-    "dqn with memory": (dqn, {**RECURRENT, "memory": "lstm:6"}),
+    "dqn with memory": (dqn, {"atoms": 3, **RECURRENT, "memory": "lstm:6"}),
 }
 
 

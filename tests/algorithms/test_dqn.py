@@ -1,3 +1,4 @@
+import copy
 import math
 
 import numpy as np
@@ -49,6 +50,10 @@ def module_of(setup, flat):
         {"double": False, "huber": 1.0},
         {"dueling": True, "max_grad_norm": 1.0, "tau": 0.5, "target_interval": 70},
         {"dueling": True, "double": False, "activation": "tanh", "hidden_sizes": (24,)},
+        {"atoms": 7, "value_min": -6.0, "value_max": 9.0, "max_grad_norm": 0.02},
+        {"atoms": 5, "value_min": -20.0, "dueling": True, "double": False, "tau": 0.3},
+        {"noisy_std": 0.5, "dueling": True},
+        {"noisy_std": 2.0, "atoms": 5, "value_min": -20.0, "hidden_sizes": (24,)},
         {"huber": 2.5, "max_grad_norm": 0.3, "activation": "tanh", "hidden_sizes": (8, 16, 8)},
     ],
 )
@@ -59,11 +64,15 @@ def test_update_equals_the_reference(options, weighed):
     config, state = setup.config, setup.state
     start = state.params.clone()
     peer = reference.DQN(setup.nets.layout.unpack(state.params), config)
-    rows = []
+    rows, noise = [], (None,) * 4
+    rng = copy.deepcopy(setup.learner.rng)
     for k in range(20):
         batch = reference.random_batch(3, DISCRETE, 32, seed=k, weighed=weighed)
+        if config.noisy_std is not None:
+            numbers = rng.standard_normal((4, setup.nets.num_noise), np.float32)
+            noise = torch.from_numpy(numbers).double().unbind()
         td_error = setup.update(batch)
-        metrics, their_error = peer.update(batch)
+        metrics, their_error = peer.update(batch, noise)
         rows.append(metrics)
         torch.testing.assert_close(td_error.double(), their_error, rtol=1e-3, atol=1e-3)
         if (10 * k + 10) % config.target_interval == 0:
@@ -80,10 +89,12 @@ def test_update_equals_the_reference(options, weighed):
     reference.assert_same_parameters(module_of(setup, state.params), peer.network)
     reference.assert_same_parameters(module_of(setup, state.target), peer.target)
     # The acting policy is the same network, folded into a perceptron.
-    policy = ActingPolicy(setup.nets.network, setup.learner.publish(0))
-    with torch.no_grad():
-        want = module_of(setup, state.params)(batch.obs.double())
-    np.testing.assert_allclose(policy.head(batch.obs.numpy()), want, rtol=1e-4, atol=1e-4)
+    module = module_of(setup, state.params)
+    for exploration, numbers in ((None, None), (dqn.exploration(config), noise[3])):
+        policy = ActingPolicy(setup.nets.network, setup.learner.publish(0), exploration=exploration)
+        with torch.no_grad():
+            want = reference.set_noise(module, numbers)(batch.obs.double())
+        np.testing.assert_allclose(policy.head(batch.obs.numpy()), want, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("tau", [1.0, 0.5])
@@ -115,6 +126,12 @@ def test_several_moves_of_the_target_equal_one_call(tau):
         ({"exploration_fraction": 0.0}, "`exploration_fraction` must be positive and finite"),
         ({"exploration_fraction": 1.5}, r"`exploration_fraction` must lie in \[0, 1\]"),
         ({"double": 1}, "`double` must be True or False, got 1"),
+        ({"noisy_std": 0.0}, "`noisy_std` must be positive and finite, got 0.0"),
+        ({"noisy_std": 1.0, "network": "a:B"}, "leave `hidden_sizes`, .* and `noisy_std` out"),
+        ({"atoms": 1}, "`atoms` must be from 2 to 1,000, got 1: 51 is usual"),
+        ({"atoms": 51, "value_min": 10}, "`value_min` must be below `value_max`, got 10.* and 10"),
+        ({"value_max": 5.0}, "`value_max` 5.0 needs `atoms`, got None"),
+        ({"atoms": 51, "huber": 1.0}, "`huber` 1.0 is for `atoms` None, got 51"),
         ({"dueling": "yes"}, "`dueling` must be True or False, got 'yes'"),
     ],
 )

@@ -116,8 +116,8 @@ def test_help_lists_the_algorithms(capsys):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["sac", "--env-id", "CartPole-v1"], "a discrete one: use dqn or ppo"),
-        (["td3", "--env-id", "CartPole-v1"], "a discrete one: use dqn or ppo"),
+        (["sac", "--env-id", "CartPole-v1"], "a discrete one: use dqn, sac_discrete or ppo"),
+        (["td3", "--env-id", "CartPole-v1"], "a discrete one: use dqn, sac_discrete or ppo"),
         (["dqn", "--env-id", "Pendulum-v1"], "use sac, td3 or ppo"),
         (["dqn", "--env-id", "tests.toy_envs:MultiSign"], "use ppo"),
         (["sac", "--total-timesteps", "500"], "`learning_starts` must be less than"),
@@ -181,9 +181,8 @@ def test_a_run_without_a_replay_buffer_can_not_store_one(capsys, trained_run):
     code, _, err = run(
         capsys, "resume", trained_run("ppo"), "--total-timesteps", 1280, "--save-replay"
     )
-    message = (
-        "`save_replay` is not an option of ppo's Config; sac, tqc, crossq, td3, td3_bc, dqn have it"
-    )
+    names = "sac, tqc, crossq, sac_discrete, td3, td3_bc, dqn"
+    message = f"`save_replay` is not an option of ppo's Config; {names} have it"
     assert (code, err) == (2, f"hotloop: {message}\n")
 
 

@@ -222,6 +222,12 @@ OPTIONS = {
         "policy_learning_rate": linear(3e-3, 1e-4),
         "critic_learning_rate": linear(1e-3, 3e-3),
     },
+    "sac_discrete": {
+        **OFF_POLICY,
+        "policy_learning_rate": linear(3e-3, 1e-4),
+        "critic_learning_rate": linear(1e-3, 3e-3),
+        "target_entropy_share": linear(0.9, 0.2),
+    },
     "td3": {
         **OFF_POLICY,
         "learning_rate": linear(3e-3, 1e-4),
@@ -242,7 +248,7 @@ def make_learner(name, execution, device="cpu"):
     algorithm = find(name)
     config = algorithm.config(**OPTIONS[name], execution=execution)
     device = torch.device(device)
-    spaces = Spaces(obs_spec(3), DISCRETE if name in ("ppo", "dqn") else BOX)
+    spaces = Spaces(obs_spec(3), DISCRETE if name in ("ppo", "dqn", "sac_discrete") else BOX)
     nets = algorithm.networks(config, spaces, device)
     if name == "ppo":
         rules = [UpdateRule(function=partial(algorithm.update, nets=nets, config=config))]
@@ -263,7 +269,7 @@ def make_batch(name, seed):
         return ppo.Batch(
             floats(3), action, -1.0 + 0.1 * floats(), floats(), floats(), floats(), floats().exp()
         )
-    if name != "dqn":
+    if name not in ("dqn", "sac_discrete"):
         action = torch.from_numpy(rng.uniform((-2.0, 0.0), (2.0, 1.0), (SIZE, 2)))
         action = action.to(torch.float32)
     discount = torch.from_numpy(rng.random(SIZE) > 0.1).to(torch.float32)
@@ -276,7 +282,7 @@ def make_batch(name, seed):
 @pytest.mark.slow  # quick tests of execution compile PPO's update
 @pytest.mark.parametrize(
     "name",
-    ["crossq", "dqn", "ppo", "sac", "td3", "tqc"],
+    ["crossq", "dqn", "ppo", "sac", "sac_discrete", "td3", "tqc"],
 )
 def test_eager_equals_compiled(name):
     """40 batches from the same noise, while every hyper-parameter changes: compiled once."""

@@ -17,6 +17,8 @@ KINDS = {
     "deterministic": BOUNDED,
     "greedy": DISCRETE,
     "dueling": DISCRETE,
+    "return_distribution": DISCRETE,
+    "dueling_return_distribution": DISCRETE,
 }
 
 
@@ -167,7 +169,12 @@ EMPTY_ACTION = ActionSpec(kind="box", shape=(0,), dtype="float32")
     [
         ("greedy", obs_spec(4), BOUNDED, r"discrete actions, got a box .*use sac, td3 or"),
         ("greedy", obs_spec(4), MULTI, r"got a multi_discrete space of shape \(2,\): use p"),
-        ("deterministic", obs_spec(4), DISCRETE, r"\(box\).*got a discrete one: use dqn or ppo"),
+        (
+            "deterministic",
+            obs_spec(4),
+            DISCRETE,
+            r"\(box\).*got a discrete one: use dqn, sac_discrete or ppo",
+        ),
         ("squashed_gaussian", obs_spec(4), MULTI, r"got a multi_discrete one: use ppo$"),
         (
             "squashed_gaussian",
@@ -270,6 +277,26 @@ def test_folded_dueling_head_is_value_plus_advantage_minus_its_mean(are_tensors)
     actual = streams.outputs(streams.layout.pack(params), torch.from_numpy(obs))[0]
     np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
     assert np.ptp(expected, axis=1).min() > 0.01
+
+
+@pytest.mark.parametrize("are_tensors", [False, True])
+def test_folded_dueling_logits_are_value_plus_advantage_minus_its_mean(are_tensors):
+    """Compare each atom's logits with Hessel et al. 2018, from the two streams."""
+    head = HEADS["dueling_return_distribution"](-1.0, 2.0, 5)
+    network = actor(Spaces(obs_spec(6), DISCRETE), head, hidden_sizes=(8,))
+    params = network.initial_parameters(2)
+    shapes = {name: x.shape for name, x in params.items()}
+    assert (shapes["value.weight"], shapes["advantage.weight"]) == ((8, 5), (8, 15))
+    hidden = np.random.default_rng(0).standard_normal((4, 16))
+    inputs = {name: torch.from_numpy(x) for name, x in params.items()} if are_tensors else params
+    folded = {name: np.asarray(x) for name, x in network.head.fold(inputs).items()}
+    actual = (hidden @ folded["policy.1.weight"] + folded["policy.1.bias"]).reshape(4, 3, 5)
+    value = hidden[:, :8] @ params["value.weight"] + params["value.bias"]
+    advantage = hidden[:, 8:] @ params["advantage.weight"] + params["advantage.bias"]
+    for i in range(5):
+        atom = advantage[:, i::5]  # of each action
+        expected = value[:, [i]] + atom - atom.mean(1, keepdims=True)
+        np.testing.assert_allclose(actual[:, :, i], expected, rtol=1e-5, atol=1e-6)
 
 
 def test_gradients_reach_both_streams():

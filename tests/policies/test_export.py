@@ -26,10 +26,12 @@ from hotloop.policies.heads import (
     Categorical,
     Deterministic,
     Dueling,
+    DuelingReturnDistribution,
     Gaussian,
     Greedy,
     Hybrid,
     MultiCategorical,
+    ReturnDistribution,
     ScaledGaussian,
     SquashedGaussian,
 )
@@ -72,6 +74,12 @@ CASES = {
     ),
     "values": (FLAT_OBS, DISCRETE, {"actor": "greedy", "is_scaled": True}),
     "dueling": (FLAT_OBS, DISCRETE, {"actor": "dueling", "hidden_sizes": (16, 8)}),
+    "returns": (FLAT_OBS, DISCRETE, {"actor": "return_distribution", "hidden_sizes": (16,)}),
+    "dueling returns": (
+        FLAT_OBS,
+        DISCRETE,
+        {"actor": "dueling_return_distribution", "hidden_sizes": (16,)},
+    ),
 }
 
 
@@ -139,7 +147,7 @@ def check_onnx(network, snapshot, path):
 
 
 # The other cases consist of the same operations. User modules are tested below.
-@pytest.mark.parametrize("case", ["multi-discrete", "squashed", "dueling"])
+@pytest.mark.parametrize("case", ["multi-discrete", "squashed", "dueling", "returns"])
 def test_onnx_matches_the_policy(tmp_path, case):
     import onnx
 
@@ -243,6 +251,8 @@ MEANINGS = {
     Deterministic: "deterministic",
     Greedy: "action_values",
     Dueling: "action_values",
+    ReturnDistribution: "return_logits",
+    DuelingReturnDistribution: "return_logits",
 }
 
 

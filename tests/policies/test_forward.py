@@ -37,7 +37,7 @@ def squash(head, noise):
         (kind, sizes)
         for kind in KINDS
         for sizes in [(), (16,), (16, 8, 4)]
-        if sizes or kind != "dueling"  # dueling streams need a hidden layer
+        if sizes or not kind.startswith("dueling")  # dueling streams need a hidden layer
     ],
 )
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
@@ -293,6 +293,8 @@ def make_composition(name):
         "deterministic": lambda outputs: learned.head.act(outputs),
         "greedy": lambda outputs: outputs,
         "dueling": lambda outputs: outputs,
+        "return_distribution": lambda outputs: learned.head.values(outputs),
+        "dueling_return_distribution": lambda outputs: learned.head.values(outputs),
     }
     return learned, lambda params: use[part](learned.outputs(params, obs)[0])
 

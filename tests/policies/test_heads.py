@@ -45,7 +45,10 @@ CASES = {
         EpsilonGreedy(random_steps=3, start=0.9, end=0.1, num_steps=25),
     ),
     "hybrid": (linear_network(HYBRID), None),
-    "dueling": (make_actor("dueling"), EpsilonGreedy(start=0.9, end=0.1, num_steps=25)),
+    **{
+        kind: (make_actor(kind), EpsilonGreedy(start=0.9, end=0.1, num_steps=25))
+        for kind in ("dueling", "return_distribution", "dueling_return_distribution")
+    },
 }
 
 

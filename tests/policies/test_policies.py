@@ -328,7 +328,10 @@ untested = set(HEADS.values())
 far = ActionSpec(kind="box", shape=(1,), dtype="float32", low=(0.0,), high=(100.0,))
 for action_spec in (far, discrete, multi, box):
     spaces = SimpleNamespace(obs_spec=obs_spec, action_spec=action_spec)
-    kinds = {discrete: ("greedy", "dueling"), box: ("squashed_gaussian", "deterministic")}
+    returns = ("return_distribution", "dueling_return_distribution")
+    kinds = {
+        discrete: ("greedy", "dueling", *returns), box: ("squashed_gaussian", "deterministic")
+    }
     actors = [actor(spaces, HEADS[kind]()) for kind in kinds.get(action_spec, ())]
     for network in (actor_critic(spaces), *actors):
         network = network_from_json(network.to_json())

@@ -6,6 +6,7 @@ Everything is in float64, so that differences come from hotloop.
 from __future__ import annotations
 
 import copy
+import math
 from functools import partial
 
 import torch
@@ -56,6 +57,56 @@ def linear(weight, bias):
     return layer
 
 
+class NoisyLinear(nn.Module):
+    """A linear layer whose noise is set from outside, Fortunato et al. 2018.
+
+    Args:
+        layer: the means.
+        stds: σ of the weights, (inputs, outputs), and of the bias.
+        numbers: positions of ε and ε' in the noise of all layers.
+    """
+
+    def __init__(self, layer, stds, numbers):
+        super().__init__()
+        self.mean, self.std, self.numbers = layer, linear(*stds), numbers
+        self.noise = None
+
+    def forward(self, inputs):
+        if self.noise is None:
+            return self.mean(inputs)
+        scaled = self.noise.sign() * self.noise.abs().sqrt()
+        inputs_noise, outputs_noise = (scaled[part] for part in self.numbers)
+        weight = self.mean.weight + self.std.weight * torch.outer(outputs_noise, inputs_noise)
+        bias = self.mean.bias + self.std.bias * outputs_noise
+        return inputs @ weight.T + bias
+
+
+def set_noise(module, noise):
+    """Set the noise of all layers, (K,), and return the module. None: the means."""
+    for part in module.modules():
+        if isinstance(part, NoisyLinear):
+            part.noise = noise
+    return module
+
+
+def layer_of(params, name, columns=slice(None)):
+    """Return a layer, or some columns of its outputs, with noise if it has any."""
+    weight, bias = params[f"{name}.weight"][:, columns], params[f"{name}.bias"][columns]
+    layer = linear(weight, bias)
+    if f"{name}.weight_std" not in params:
+        return layer
+    start = 0
+    for other, x in params.items():
+        if other == f"{name}.weight":
+            break
+        start += sum(x.shape) if other.endswith(".weight") else 0
+    num_inputs, num_outputs = params[f"{name}.weight"].shape
+    inputs = torch.arange(start, start + num_inputs)
+    outputs = torch.arange(start + num_inputs, start + num_inputs + num_outputs)[columns]
+    stds = params[f"{name}.weight_std"][:, columns], params[f"{name}.bias_std"][columns]
+    return NoisyLinear(layer, stds, (inputs, outputs))
+
+
 def layer_names(params):
     """Return the names of the policy's layers, in order."""
     names = (name.rpartition(".") for name in params)
@@ -67,7 +118,7 @@ def actor_module(config, params):
     activation = nn.Tanh if config.activation == "tanh" else nn.ReLU
     layers = []
     for name in layer_names(params):
-        layers += [linear(params[f"{name}.weight"], params[f"{name}.bias"]), activation()]
+        layers += [layer_of(params, name), activation()]
     return nn.Sequential(*layers[:-1])
 
 
@@ -147,23 +198,32 @@ class DuelingModule(nn.Module):
         *trunk, last = layer_names(params)
         layers = []
         for name in trunk:
-            layers += [linear(params[f"{name}.weight"], params[f"{name}.bias"]), activation()]
+            layers += [layer_of(params, name), activation()]
         self.trunk = nn.Sequential(*layers)
-        half = config.hidden_sizes[-1]
-        weight, bias = params[f"{last}.weight"], params[f"{last}.bias"]
+        half, self.num_outputs = config.hidden_sizes[-1], getattr(config, "atoms", None) or 1
         self.value, self.advantage = (
-            nn.Sequential(
-                linear(weight[:, columns], bias[columns]),
-                activation(),
-                linear(params[f"{stream}.weight"], params[f"{stream}.bias"]),
-            )
+            nn.Sequential(layer_of(params, last, columns), activation(), layer_of(params, stream))
             for stream, columns in (("value", slice(half)), ("advantage", slice(half, None)))
         )
 
     def forward(self, obs):
         hidden = self.trunk(obs)
-        advantage = self.advantage(hidden)
-        return self.value(hidden) + advantage - advantage.mean(1, keepdim=True)
+        advantage = self.advantage(hidden).view(len(obs), -1, self.num_outputs)
+        value = self.value(hidden)[:, None]
+        return (value + advantage - advantage.mean(1, keepdim=True)).flatten(1)
+
+
+def project(probs, reward, discount, atoms):
+    """Return the projection of one distribution of returns, with a loop over its atoms."""
+    projected = torch.zeros_like(probs)
+    spacing = atoms[1] - atoms[0]
+    for p, z in zip(probs, atoms, strict=True):
+        position = (reward + discount * z).clamp(atoms[0], atoms[-1]) - atoms[0]
+        lower = min(int(position / spacing), len(atoms) - 2)
+        share = position / spacing - lower
+        projected[lower] += p * (1 - share)
+        projected[lower + 1] += p * share
+    return projected
 
 
 def centre_and_half(spec):
@@ -413,6 +473,88 @@ class CrossQ(SAC):
         return torch.cat([module(inputs) for module in self.critics], 1).min(1).values
 
 
+class DiscreteSAC:
+    """Christodoulou 2019, with a loop over the actions, and targets that move at each update.
+
+    Args:
+        policy: parameters of the policy by name.
+        critics: parameters by name of each critic.
+        num_actions: A.
+        config: the configuration.
+    """
+
+    def __init__(self, policy, critics, num_actions, config):
+        self.config, self.num_actions = config, num_actions
+        self.policy = actor_module(config, policy)
+        self.policy_optimizer = torch.optim.Adam(
+            self.policy.parameters(), lr=config.policy_learning_rate
+        )
+        self.critics = nn.ModuleList(actor_module(config, params) for params in critics)
+        self.targets = copy.deepcopy(self.critics)
+        rate = config.critic_learning_rate
+        self.critic_optimizer = torch.optim.Adam(self.critics.parameters(), lr=rate)
+        self.log_alpha = torch.tensor(config.initial_alpha).double().log().requires_grad_()
+        self.alpha_optimizer = torch.optim.Adam([self.log_alpha], lr=rate)
+        self.count = 0
+
+    @property
+    def alpha(self):
+        fixed = self.config.alpha
+        return self.log_alpha.exp().item() if fixed is None else fixed
+
+    def expectation(self, probs, values):
+        """Return the expected value of each row, one action after the other."""
+        return sum(probs[:, a] * values[:, a] for a in range(self.num_actions))
+
+    def minimum(self, modules, obs):
+        return torch.stack([module(obs) for module in modules]).min(0).values
+
+    def update(self, batch):
+        config, batch = self.config, to_float64(batch)
+        rows = torch.arange(len(batch.reward))
+        self.count += 1
+        with torch.no_grad():
+            probs = torch.softmax(self.policy(batch.next_obs), 1)
+            soft_values = self.minimum(self.targets, batch.next_obs) - self.alpha * probs.log()
+            target = batch.reward + batch.discount * self.expectation(probs, soft_values)
+        values = [module(batch.obs)[rows, batch.action] for module in self.critics]
+        loss = sum((batch.importance * (value - target) ** 2).mean() for value in values)
+        self.critic_optimizer.zero_grad()
+        loss.backward()
+        self.critic_optimizer.step()
+        follow(self.targets, self.critics, config.tau)
+        td_error = sum((value - target).abs() for value in values).detach() / len(values)
+        metrics = {
+            "critic_loss": loss.item(),
+            "q_value": sum(value.mean().item() for value in values) / len(values),
+            "td_error": td_error.mean().item(),
+        }
+        num_updates = 0 if self.count % config.policy_frequency else config.policy_frequency
+        return metrics, [self.update_policy(batch) for _ in range(num_updates)], td_error
+
+    def update_policy(self, batch):
+        alpha = self.alpha
+        with torch.no_grad():
+            values = self.minimum(self.critics, batch.obs)
+        probs = torch.softmax(self.policy(batch.obs), 1)
+        loss = mean(self.expectation(probs, alpha * probs.log() - values), batch.weight)
+        self.policy_optimizer.zero_grad()
+        loss.backward()
+        self.policy_optimizer.step()
+        entropy = -self.expectation(probs, probs.log()).mean().item()
+        surplus = entropy - self.config.target_entropy_share * math.log(self.num_actions)
+        if self.config.alpha is None:
+            self.alpha_optimizer.zero_grad()
+            (self.log_alpha.exp() * surplus).backward()
+            self.alpha_optimizer.step()
+        return {
+            "policy_loss": loss.item(),
+            "alpha_loss": alpha * surplus,
+            "alpha": alpha,
+            "entropy": entropy,
+        }
+
+
 class TD3:
     """Fujimoto et al. 2018, algorithm 1."""
 
@@ -469,7 +611,7 @@ class TD3BC(TD3):
 
 
 class DQN:
-    """Mnih et al. 2015 and van Hasselt et al. 2016."""
+    """Mnih et al. 2015 and van Hasselt et al. 2016, with atoms Bellemare et al. 2017."""
 
     def __init__(self, params, config):
         self.config = config
@@ -479,14 +621,22 @@ class DQN:
         self.optimizer = torch.optim.Adam(self.network.parameters(), lr=config.learning_rate)
         self.num_linear = 0  # errors beyond Huber's δ
 
-    def update(self, batch):
+    def update(self, batch, noise=(None, None, None)):
+        """Make one update, with the noise of the target, of the best action and of the loss."""
         config, batch = self.config, to_float64(batch)
         rows = torch.arange(len(batch.reward))
+        set_noise(self.target, noise[0])
+        set_noise(self.network, noise[1])
         with torch.no_grad():
-            next_values = self.target(batch.next_obs)
-            best = (self.network(batch.next_obs) if config.double else next_values).argmax(1)
-            target = batch.reward + batch.discount * next_values[rows, best]
-        value = self.network(batch.obs)[rows, batch.action]
+            next_outputs = self.target(batch.next_obs)
+            chooser = self.network(batch.next_obs) if config.double else next_outputs
+        set_noise(self.network, noise[2])
+        outputs = self.network(batch.obs)
+        if config.atoms is not None:
+            every = next_outputs, chooser, outputs
+            return self.step(*self.distribution_losses(batch, rows, *every))
+        target = batch.reward + batch.discount * next_outputs[rows, chooser.argmax(1)]
+        value = outputs[rows, batch.action]
         error = value - target
         losses = error**2
         if config.huber is not None:
@@ -494,13 +644,36 @@ class DQN:
             self.num_linear += int(is_linear.sum())
             linear_part = config.huber * (error.abs() - config.huber / 2)
             losses = torch.where(is_linear, linear_part, error**2 / 2)
-        loss = (batch.importance * losses).mean()
+        return self.step(batch.importance * losses, value, error.abs())
+
+    def distribution_losses(self, batch, rows, *every):
+        """Return the weighted losses, values and divergences of the rows."""
+        config = self.config
+        atoms = torch.linspace(config.value_min, config.value_max, config.atoms).double()
+
+        next_probs, chooser, probs = (
+            torch.softmax(x.view(len(rows), -1, config.atoms), 2) for x in every
+        )
+        best = (chooser @ atoms).argmax(1)
+        target = torch.stack(
+            [
+                project(next_probs[i, best[i]], batch.reward[i], batch.discount[i], atoms)
+                for i in rows
+            ]
+        )
+        chosen = probs[rows, batch.action]
+        divergence = torch.nn.functional.kl_div(chosen.log(), target, reduction="none").sum(1)
+        return batch.importance * divergence, chosen @ atoms, divergence
+
+    def step(self, losses, value, error):
+        """Make a step of the optimizer, and return metrics and errors."""
+        config, loss = self.config, losses.mean()
         self.optimizer.zero_grad()
         loss.backward()
         bound = float("inf") if config.max_grad_norm is None else config.max_grad_norm
         norm = nn.utils.clip_grad_norm_(self.network.parameters(), bound)
         self.optimizer.step()
-        td_error = error.detach().abs()
+        td_error = error.detach()
         metrics = {
             "loss": loss.item(),
             "q_value": value.mean().item(),

@@ -15,7 +15,7 @@ from hotloop.envs import make_vec
 from hotloop.errors import ConfigError, EnvironmentFailure, MaskError, ShapeError, SpaceError
 from hotloop.policies import ActingPolicy, EpsilonGreedy, PolicySnapshot, actor, actor_critic
 from hotloop.policies.forward import LearnedNetwork
-from hotloop.policies.heads import Greedy
+from hotloop.policies.heads import HEADS
 from tests.envs.test_masks import vector
 from tests.toy_envs import Allowed
 from tests.training import test_off_policy
@@ -84,7 +84,7 @@ def test_batches_hold_each_rows_mask(tmp_path, monkeypatch, algorithm, choices, 
 def make_network(head, choices, *, num_rows=64, seed=0):
     """Return a network with large outputs, its parameters, observations and their masks."""
     envs = vector("single", choices, num_rows)
-    network = actor_critic(envs) if head == "categorical" else actor(envs, Greedy())
+    network = actor_critic(envs) if head == "categorical" else actor(envs, HEADS[head]())
     params = {name: 3 * x + 0.1 for name, x in network.initial_parameters(seed).items()}
     obs, mask = envs.reset(), envs.mask
     envs.close()
@@ -157,6 +157,33 @@ def test_exploration_is_uniform_among_allowed_actions():
     assert (
         policy.greedy(obs, mask=mask) == np.where(head[0] > -1e29, head[0], -np.inf).argmax()
     ).all()
+
+
+@pytest.mark.parametrize("is_dueling", [False, True])
+def test_distributions_of_returns_with_masks(is_dueling):
+    """NumPy, torch and ε-greedy exploration agree on the allowed actions and the best of them."""
+    name = "dueling_return_distribution" if is_dueling else "return_distribution"
+    network, params, obs, mask = make_network(name, (6,))
+    policy = ActingPolicy(network, PolicySnapshot(0, params))
+    logits = policy.head(obs).astype(np.float64).reshape(64, 6, -1)
+    probs = np.exp(logits - logits.max(2, keepdims=True))
+    means = probs / probs.sum(2, keepdims=True) @ network.head.atoms
+    expected = np.where(mask, means, -np.inf).argmax(1)
+    assert (means.argmax(1) != expected).any()
+    np.testing.assert_array_equal(policy.greedy(obs, mask=mask), expected)
+    torch_mask = torch.tensor(mask).repeat_interleave(network.head.num_atoms, 1)
+    outputs = torch.tensor(policy.head(obs)).masked_fill(~torch_mask, -1e30)
+    np.testing.assert_array_equal(network.head.mode(outputs), expected)
+    exploring = EpsilonGreedy(start=1.0, end=1.0)
+    policy = ActingPolicy(network, PolicySnapshot(0, params), exploration=exploring)
+    noise = policy.draw_noise(3, first_step=0, num_steps=50, num_envs=64)
+    action, head = np.empty(64, np.int64), np.empty((64, network.head_size), np.float32)
+    counts = np.zeros((64, 6))
+    for step_noise in noise:
+        policy.draw(obs, step_noise, head, action, mask=mask)
+        counts[np.arange(64), action] += 1
+    assert not counts[~mask].any()
+    assert (counts[mask] > 0).mean() > 0.99
 
 
 @pytest.mark.parametrize("double", [False, True])

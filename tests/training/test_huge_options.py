@@ -27,6 +27,7 @@ VALID_OPTIONS = {
     "ppo": {},
     "appo": {},
     "sac": {"env_id": "Pendulum-v1"},
+    "sac_discrete": {},
     "td3": {"env_id": "Pendulum-v1"},
     "tqc": {"env_id": "Pendulum-v1"},
     "crossq": {"env_id": "Pendulum-v1"},

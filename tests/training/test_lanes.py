@@ -9,7 +9,7 @@ import pytest
 
 import hotloop
 from hotloop import timing
-from hotloop.algorithms import crossq, dqn, ppo, sac, td3, tqc
+from hotloop.algorithms import crossq, dqn, ppo, sac, sac_discrete, td3, tqc
 from hotloop.errors import ConfigError, EnvironmentFailure, NonFiniteError
 from hotloop.runs import RunDirectory
 from hotloop.training import Callback
@@ -46,8 +46,10 @@ CASES = {
             "critic_learning_rate": 3e-5,
         },
     ),
+    "discrete sac": (sac_discrete, {**OFF_POLICY, "env_id": "CartPole-v1"}),
     "td3": (td3, {**OFF_POLICY, "env_id": "Pendulum-v1", "n_step": 3}),
     "dqn": (dqn, {**OFF_POLICY, "env_id": "CartPole-v1", "replay": "prioritized", "num_envs": 2}),
+    "c51": (dqn, {**OFF_POLICY, "env_id": "CartPole-v1", "atoms": 5, "noisy_std": 0.5}),
 }
 
 

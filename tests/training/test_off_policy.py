@@ -809,8 +809,16 @@ IMAGES = spaces.Box(0, 255, (12, 12, 3), np.uint8)
 @pytest.mark.parametrize(
     ("algorithm", "made_of", "message"),
     [
-        (sac, {}, r"continuous \(box\) action space is needed, got a discrete.*use dqn or ppo"),
-        (td3, {}, r"continuous \(box\) action space is needed, got a discrete.*use dqn or ppo"),
+        (
+            sac,
+            {},
+            r"continuous \(box\) action space is needed, got a discrete.*: use dqn, sac_disc",
+        ),
+        (
+            td3,
+            {},
+            r"continuous \(box\) action space is needed, got a discrete.*: use dqn, sac_disc",
+        ),
         (
             dqn,
             {"action": spaces.Box(-1, 1, (2,), np.float32)},

@@ -21,6 +21,7 @@ ALGORITHMS = {
     "sac": "Soft actor-critic: off-policy, continuous actions.",
     "tqc": "SAC with truncated quantile critics: off-policy, continuous actions.",
     "crossq": "SAC with batch normalization, no target networks: continuous actions.",
+    "sac_discrete": "Soft actor-critic: off-policy, discrete actions.",
     "td3": "Twin delayed DDPG: off-policy, continuous actions.",
     "td3_bc": "TD3 with behaviour cloning, from a data set; continuous actions.",
     "dqn": "Deep Q-learning: off-policy, discrete actions.",

@@ -182,6 +182,19 @@ CROSSQ: Presets = {
     },
 }
 
+SAC_DISCRETE: Presets = {
+    # The target entropy is low, since a random policy drops the pole.
+    "CartPole-v1": {
+        "total_timesteps": 50_000,
+        "learning_starts": 1_000,
+        "buffer_size": 50_000,
+        "batch_size": 64,
+        "hidden_sizes": (64, 64),
+        "critic_learning_rate": 3e-4,
+        "target_entropy_share": 0.3,
+    },
+}
+
 TD3: Presets = {
     "Pendulum-v1": {
         "total_timesteps": 20_000,

@@ -287,6 +287,14 @@ def step_temperature(
     return {"alpha_loss": alpha_loss[0], "alpha": alpha[0], "entropy": entropy}
 
 
+def critic_noise_shape(nets: Networks, config: Config) -> tuple[int, int]:
+    """Return a row of noise per transition, and per critic to choose a subset of them."""
+    num_rows = config.batch_size * config.sequence_steps
+    if config.target_critics is not None:
+        num_rows += config.num_critics
+    return num_rows, math.prod(nets.policy.network.action_spec.shape)
+
+
 algorithm = OffPolicy(
     name="sac",
     config=Config,
@@ -298,8 +306,7 @@ algorithm = OffPolicy(
         Update(
             function=update_critics,
             name="update of the critics",
-            has_noise=True,
-            extra_noise=lambda config: 0 if config.target_critics is None else config.num_critics,
+            noise_shape=critic_noise_shape,
         ),
         Update(
             function=update_policy,

@@ -16,6 +16,7 @@ from hotloop.errors import CheckpointError
 from hotloop.policies.exploration import Exploration
 from hotloop.policies.forward_numpy import NumpyForward
 from hotloop.policies.heads.base import MASKED
+from hotloop.policies.noisy_layers import NOISE
 from hotloop.policies.snapshot import PolicySnapshot
 from hotloop.policies.spec import Network
 from hotloop.types import Array
@@ -35,6 +36,8 @@ class ActingPolicy:
         network: the network.
         snapshot: its parameters.
         exploration: how `draw_noise` and `choose` explore; None: the head samples its own actions.
+        is_noisy: whether noisy layers act with the parameter `noise` of the snapshot, or else with
+            their means. None: if it has an `exploration`.
         device: device of networks that act through torch. Perceptrons always act through NumPy.
         forward: a forward pass with its own parameters, such as a `LearnerForward`; None: the
             network acts with the snapshot's parameters.
@@ -54,6 +57,7 @@ class ActingPolicy:
         snapshot: PolicySnapshot,
         *,
         exploration: Exploration | None = None,
+        is_noisy: bool | None = None,
         device: str = "cpu",
         forward: TorchForward | None = None,
     ) -> None:
@@ -68,6 +72,8 @@ class ActingPolicy:
         self._forward = self._make_forward(device) if forward is None else forward
         self._has_external_forward = forward is not None
         self._is_masked = network.action_spec.is_masked
+        has_noise = exploration is not None if is_noisy is None else is_noisy
+        self._is_noisy = has_noise and network.noisy_std is not None
         self.load(snapshot)
 
     def _make_forward(self, device: str) -> NumpyForward | TorchForward:
@@ -88,10 +94,15 @@ class ActingPolicy:
         return not self._has_external_forward or bool(self._head_params)
 
     def on_host(self) -> ActingPolicy:
-        """Return a policy that acts on the CPU with the snapshot. It may be this policy."""
-        if not self._has_external_forward:
+        """Return a policy that acts on the CPU with the snapshot, without noise in its layers.
+
+        It may be this policy.
+        """
+        if not (self._has_external_forward or self._is_noisy):
             return self
-        return ActingPolicy(self.network, self.snapshot, exploration=self.exploration)
+        return ActingPolicy(
+            self.network, self.snapshot, exploration=self.exploration, is_noisy=False
+        )
 
     def check_importable(self) -> None:
         """Raise `ConfigError` if workers can't import the head or the exploration."""
@@ -126,7 +137,7 @@ class ActingPolicy:
         self.snapshot, self.version = snapshot, snapshot.version
         self.obs_scale = scale
         self._scaled = np.empty(0, np.float32)
-        self._folded_params = self._head.fold(snapshot.params)
+        self._folded_params = self._fold(snapshot.params)
         self._forward.load(replace(snapshot, params=self._folded_params))
         self._head_params = self._head.acting_params(snapshot.params)
 
@@ -135,12 +146,15 @@ class ActingPolicy:
         self.version = version
         if not self.needs_parameters:
             return
-        folded = self._head.fold(self.snapshot.params)
+        folded = self._fold(self.snapshot.params)
         for name, array in self._folded_params.items():
             if array is not folded[name]:  # computed by the head
                 np.copyto(array, folded[name])
         self._forward.refresh()
         self._head_params = self._head.acting_params(self.snapshot.params)
+
+    def _fold(self, params: dict[str, Array]) -> dict[str, Any]:
+        return self.network.fold(params, params[NOISE] if self._is_noisy else None)
 
     def draw_noise(self, seed: Any, **block: Any) -> Any:
         """Return the noise of many steps, by (seed, step, environment): float32, (T, N, K).
@@ -281,6 +295,8 @@ class ActingPolicy:
     def _forbid(self, head: Array, mask: Array | None) -> None:
         if self._is_masked:
             assert mask is not None
+            # An action may have several outputs.
+            mask = mask.repeat(self._head.outputs_per_action, axis=1)
             np.copyto(head[:, : mask.shape[1]], MASKED, where=~mask)
 
     def new_memory(self, num_envs: int) -> Array | None:

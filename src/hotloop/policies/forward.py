@@ -5,6 +5,7 @@ They are the differentiable counterparts of `forward_numpy` and `ActingPolicy`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
 from typing import Any
@@ -20,6 +21,7 @@ from hotloop.policies import recurrence
 from hotloop.policies.critics import Critics
 from hotloop.policies.encoders.base import Operations
 from hotloop.policies.layers import Layers
+from hotloop.policies.noisy_layers import NOISE
 from hotloop.policies.parameters import ParameterLayout
 from hotloop.policies.spec import Network
 
@@ -170,6 +172,7 @@ class LearnedNetwork(_FlatNetwork):
     Attributes:
         layout: positions of its parameters in the vector.
         num_params: P.
+        num_noise: K, the number of random numbers of its noisy layers; 0 without them.
         head: the network's head, with methods of its own kind.
 
     Raises:
@@ -188,6 +191,7 @@ class LearnedNetwork(_FlatNetwork):
         self.network = network
         self.head: Any = network.head
         self._outputs = network.layers.make_forward(precision, device)
+        self.num_noise = math.prod(self.layout.shapes.get(NOISE, (0,)))
         self._scale: tuple[Tensor, Tensor] | None = None
         scale = network.head.action_scale
         if scale is not None and ((scale[0] != 0.0) | (scale[1] != 1.0)).any():
@@ -223,6 +227,7 @@ class LearnedNetwork(_FlatNetwork):
         obs: Tensor,
         memory: Tensor | None = None,
         begins: Tensor | None = None,
+        noise: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Return the network's outputs, from which the head makes actions, and the value.
 
@@ -231,14 +236,19 @@ class LearnedNetwork(_FlatNetwork):
             obs: (B, *obs_shape), scaled as by `ActingPolicy.scaled`. For sequences, see `evaluate`.
             memory: see `evaluate`.
             begins: see `evaluate`.
+            noise: standard normal noise of noisy layers, (K,). None: their means.
 
         Returns:
             The outputs, float32, (B, H), including forbidden actions, and V(obs), (B,), or None.
         """
-        return self._forward(self.layout.unpack(params), obs, memory, begins)
+        return self._forward(self.layout.unpack(params), obs, memory, begins, noise)
+
+    def set_noise(self, params: Tensor, noise: Tensor) -> None:
+        """Replace the noise with which noisy layers act, (K,), within the parameters, (P,)."""
+        params[-self.num_noise :].copy_(noise)  # the last parameter
 
     def step(self, params: Tensor, obs: Tensor, memory: Tensor | None = None) -> tuple[Tensor, ...]:
-        """Return the outputs of one acting step: the head, the value, the new hidden state.
+        """Return the outputs of one step that explores: the head, the value, the hidden state.
 
         Args:
             params: float32, (P,).
@@ -248,7 +258,8 @@ class LearnedNetwork(_FlatNetwork):
         Returns:
             (B, H), (B,) and (B, M). The last two are missing if the network lacks them.
         """
-        named = self.head.fold(self.layout.unpack(params))
+        named = self.layout.unpack(params)
+        named = self.network.fold(named, named.get(NOISE))
         return tuple(self._outputs(named, obs, *(() if memory is None else (memory,))))
 
     def evaluate(
@@ -322,8 +333,11 @@ class LearnedNetwork(_FlatNetwork):
         obs: Tensor,
         memory: Tensor | None = None,
         begins: Tensor | None = None,
+        noise: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        head, *value = self._outputs(self.head.fold(named), obs, *self._sequences(memory, begins))
+        head, *value = self._outputs(
+            self.network.fold(named, noise), obs, *self._sequences(memory, begins)
+        )
         return head, value[0] if value else None
 
 

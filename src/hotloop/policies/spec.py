@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard
@@ -19,6 +19,7 @@ from hotloop.errors import (
     nearest,
     shortened,
 )
+from hotloop.policies import noisy_layers
 from hotloop.policies.encoders import ENCODERS, choose_encoder, describe_choice
 from hotloop.policies.forward_numpy import Activation
 from hotloop.policies.heads import Head, head_for, head_from_json, head_to_json
@@ -38,6 +39,7 @@ _LAYER_FIELDS = (
     "memory",
     "hidden_sizes",
     "activation",
+    "noisy_std",
     "shared_trunk",
     "initialization",
 )
@@ -61,6 +63,7 @@ class Network:
         memory: recurrent layer after the encoder, see `parse_memory`; None: no recurrent layer.
         hidden_sizes: widths of the hidden layers that follow.
         activation: activation after each hidden layer.
+        noisy_std: σ₀ of noisy layers after the encoder, see `noisy_layers`; None: plain layers.
         shared_trunk: whether head and value share their hidden layers.
         initialization: `orthogonal` weights with gains √2, 0.01 for the head's and 1 for the
             value's, and zero biases: Huang et al. 2022, "The 37 Implementation Details of Proximal
@@ -83,6 +86,7 @@ class Network:
     memory: str | None = None
     hidden_sizes: tuple[int, ...] = (64, 64)
     activation: Activation = "tanh"
+    noisy_std: float | None = None
     shared_trunk: bool = False
     initialization: Literal["orthogonal", "uniform"] = "orthogonal"
 
@@ -96,6 +100,8 @@ class Network:
                 raise ConfigError(
                     f"`{name}` must be '{known[0]}' or '{known[1]}', got '{getattr(self, name)}'"
                 )
+        if self.noisy_std is not None and not 0.0 < self.noisy_std < math.inf:
+            raise ConfigError(f"`noisy_std` must be positive and finite, got {self.noisy_std}")
         check_not_empty(self)
         if not isinstance(self.head, Head):
             raise ConfigError(
@@ -133,11 +139,27 @@ class Network:
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the learned parameters by name, in order."""
-        return self.head.learned_shapes(self.layers.shapes)
+        shapes = self.head.learned_shapes(self.layers.shapes)
+        return shapes if self.noisy_std is None else noisy_layers.noisy_shapes(shapes)
 
     def initial_parameters(self, seed: int) -> dict[str, Array]:
         """Return float32 arrays by name, a function of the seed."""
-        return self.layers.initial_parameters(seed, self.parameter_shapes())
+        shapes = self.head.learned_shapes(self.layers.shapes)
+        params = self.layers.initial_parameters(seed, shapes)
+        if self.noisy_std is not None:
+            params |= noisy_layers.initial_noise(shapes, self.noisy_std)
+        return params
+
+    def fold(self, params: Mapping[str, Any], noise: Any = None) -> dict[str, Any]:
+        """Return the layers that act, tensors or arrays by name.
+
+        Args:
+            params: the learned parameters, by name.
+            noise: noise of noisy layers, (K,), such as the parameter `noise`. None: the means.
+        """
+        if self.noisy_std is not None:
+            params = noisy_layers.apply_noise(params, noise)
+        return self.head.fold(dict(params))
 
     def describe_interface(self) -> str:
         """Return how the network reads bytes and scales actions, a line each, or ""."""
@@ -150,8 +172,9 @@ class Network:
         body: dict[str, Any] = {"kind": "perceptrons"}
         body |= {name: getattr(self, name) for name in _LAYER_FIELDS}
         body["hidden_sizes"] = list(self.hidden_sizes)
-        if self.memory is None:  # the format of versions without `memory`
-            del body["memory"]
+        for name in ("memory", "noisy_std"):  # the format of versions without these fields
+            if body[name] is None:
+                del body[name]
         return {
             "obs_spec": self.obs_spec.to_json(),
             "action_spec": self.action_spec.to_json(),
@@ -257,6 +280,7 @@ def actor(
     activation: Activation = "relu",
     layer_norm: bool = False,
     memory: str | None = None,
+    noisy_std: float | None = None,
     network: str | Callable[..., Any] | None = None,
 ) -> Network:
     """Return a policy without a value function, for learning from replay.
@@ -268,6 +292,7 @@ def actor(
         activation: activation after each hidden layer.
         layer_norm: see `actor_critic`.
         memory: see `actor_critic`.
+        noisy_std: see `Network`.
         network: see `actor_critic`. The `forward` of the user's network returns the head alone.
 
     Raises:
@@ -283,6 +308,7 @@ def actor(
         memory=memory,
         hidden_sizes=hidden_sizes,
         activation=activation,
+        noisy_std=noisy_std,
         initialization="uniform",
     )
 

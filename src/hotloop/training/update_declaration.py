@@ -24,7 +24,7 @@ class Update:
         every: the name of an option: the update runs with every n-th batch. None: with each.
         times: the name of an option: the update runs n times in a row, with new noise. None: once.
         has_noise: whether the function receives standard normal noise, (B, A), instead of None.
-        extra_noise: `extra_noise(config)` returns the number of further rows of noise.
+        noise_shape: `noise_shape(nets, config)` returns another shape of the noise; None: no noise.
     """
 
     function: Callable[..., Any]
@@ -32,16 +32,21 @@ class Update:
     every: str | None = None
     times: str | None = None
     has_noise: bool = False
-    extra_noise: Callable[[Any], int] = lambda config: 0
+    noise_shape: Callable[[Any, Any], tuple[int, ...] | None] | None = None
 
     def rule(self, nets: Any, config: ReplayOptions) -> UpdateRule:
         """Return the update rule for a run's networks and configuration."""
-        action_size = math.prod(policy_network(nets).network.action_spec.shape)
-        num_rows = config.batch_size * config.sequence_steps + self.extra_noise(config)
+        noise_shape = None
+        if self.noise_shape is not None:
+            noise_shape = self.noise_shape(nets, config)
+        elif self.has_noise:
+            action_shape = policy_network(nets).network.action_spec.shape
+            num_rows = config.batch_size * config.sequence_steps
+            noise_shape = num_rows, math.prod(action_shape)
         return UpdateRule(
             function=partial(self.function, nets=nets, config=config),
             name=self.name,
             every=1 if self.every is None else config.value_of(self.every),
             times=1 if self.times is None else config.value_of(self.times),
-            noise_shape=(num_rows, action_size) if self.has_noise else None,
+            noise_shape=noise_shape,
         )

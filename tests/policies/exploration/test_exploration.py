@@ -1,6 +1,6 @@
 import dataclasses
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -15,10 +15,10 @@ from hotloop.policies import (
     actor_critic,
 )
 from hotloop.policies.exploration import exploration_from_json
-from hotloop.policies.heads import Deterministic
+from hotloop.policies.heads import Categorical, Deterministic, MultiCategorical
 from tests.policies.nets import Spaces
 from tests.policies.test_actors import make_actor
-from tests.policies.test_policies import BOX, obs_spec
+from tests.policies.test_policies import BOX, DISCRETE, MULTI, obs_spec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,5 +139,31 @@ def test_kinds_refuse_heads_that_they_do_not_support():
         make_policy("deterministic", EpsilonGreedy(start=1.0, end=0.1))
     network = actor_critic(Spaces(obs_spec(4), BOX))
     snapshot = PolicySnapshot(0, network.initial_parameters(0))
-    with pytest.raises(ConfigError, match="Exploration needs a head for actions within bounds"):
+    message = (
+        r"Exploration needs a head for actions within bounds, or Categorical\(\), got Gaussian"
+    )
+    with pytest.raises(ConfigError, match=message):
         ActingPolicy(network, snapshot, exploration=Exploration())
+    spec = replace(DISCRETE, is_masked=True)
+    with pytest.raises(ConfigError, match="Exploration takes uniform actions, which masks can't"):
+        Exploration().check(Categorical().bind(spec))
+
+
+@pytest.mark.parametrize(("head", "spec"), [(Categorical(), DISCRETE), (MultiCategorical(), MULTI)])
+def test_discrete_actions_are_uniform_first_and_then_those_of_the_head(head, spec):
+    head, exploration = head.bind(spec), Exploration(random_steps=400)
+    block = {"first_step": 398, "num_steps": 4, "num_envs": 3_000}
+    noise = exploration.draw_noise(head, 5, **block)
+    np.testing.assert_array_equal(noise[2:, :, :-1], head.draw_noise(5, **block)[2:])
+    outputs = np.zeros((3_000, head.size), np.float32)
+    outputs[:, 1] = 50.0
+    action = np.empty((4, 3_000, *spec.shape), spec.dtype)
+    for k in range(4):
+        assert exploration.is_needed(head, noise[k]) == (k >= 2)
+        exploration.choose(head, outputs, noise[k], action[k], {})
+    first = action.reshape(4, 3_000, -1)[..., 0]
+    assert (first[2:] == 1).all()
+    sizes = spec.nvec or (spec.num_actions,)
+    for j, size in enumerate(sizes):
+        counts = np.bincount(action[:2].reshape(6_000, -1)[:, j], minlength=size)
+        assert (abs(counts - 6_000 / size) < 5 * np.sqrt(6_000 / size)).all()

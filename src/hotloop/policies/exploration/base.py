@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from hotloop.base.stored_values import value_from_json, value_to_json
 from hotloop.errors import ConfigError
 from hotloop.ops.noise import counter_uniform
-from hotloop.policies.heads import Head
+from hotloop.policies.heads import Categorical, Head
 from hotloop.policies.heads.base import Params
 from hotloop.policies.heads.bounded import Bounded
 from hotloop.types import Array
@@ -29,9 +29,11 @@ class Exploration:
     The last number of the noise is 1 in steps with uniform actions, which do not need the network.
 
     Attributes:
+        heads: the supported classes of heads.
         random_steps: number of initial steps of each environment with uniform actions.
     """
 
+    heads: ClassVar[tuple[type[Head], ...]] = (Bounded, Categorical)
     random_steps: int = 0
 
     def __post_init__(self) -> None:
@@ -45,11 +47,18 @@ class Exploration:
 
     def check(self, head: Head) -> None:
         """Raise `ConfigError` if this kind does not support the head."""
-        if not isinstance(head, Bounded):
+        name = type(self).__name__
+        if not isinstance(head, self.heads):
+            logits = ", or Categorical()" if Categorical in self.heads else ""
             raise ConfigError(
-                f"{type(self).__name__} needs a head for actions within bounds, got "
+                f"{name} needs a head for actions within bounds{logits}, got "
                 f"{type(head).__name__}: use the head Deterministic() or SquashedGaussian(), or "
                 "EpsilonGreedy for discrete actions"
+            )
+        if head.spec.is_masked:
+            raise ConfigError(
+                f"{name} takes uniform actions, which masks can't restrict: leave out "
+                "`action_masks`, or use EpsilonGreedy"
             )
 
     def action_noise(self, head: Head, seed: int, **block: int) -> Array:

@@ -72,7 +72,8 @@ class EpsilonGreedy(Exploration):
         explored = noise[:, 0]
         if head.spec.is_masked:
             head.greedy(outputs, out)
-            np.copyto(out, _allowed(outputs, explored), where=explored >= 0)
+            first = outputs[:, :: head.outputs_per_action]
+            np.copyto(out, _allowed(first, explored), where=explored >= 0)
         elif noise[0, 1] or (len(noise) == 1 and noise[0, 0] >= 0):
             out[...] = explored
         else:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 from hotloop.ops.noise import counter_normal
 from hotloop.policies.exploration.base import Exploration
 from hotloop.policies.heads import Head
 from hotloop.policies.heads.base import num_action_values
+from hotloop.policies.heads.bounded import Bounded
 from hotloop.types import Array
 
 
@@ -20,6 +22,7 @@ class GaussianNoise(Exploration):
         std: standard deviation, in units of half the width of the bounds.
     """
 
+    heads: ClassVar[tuple[type[Head], ...]] = (Bounded,)
     std: float
 
     def __post_init__(self) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from hotloop.base.files import atomic_write
 from hotloop.errors import ConfigError
-from hotloop.policies.heads import HEADS
+from hotloop.policies.heads import HEADS, ReturnDistribution
 from hotloop.policies.heads.base import action_limits
 from hotloop.policies.snapshot import PolicySnapshot
 from hotloop.policies.spec import Network
@@ -74,7 +74,7 @@ def export_numpy(
         "value_layers": layers.names.get("value", []),
     }
     arrays: dict[str, Array] = {"about": np.array(json.dumps(description))}
-    params = head.fold(snapshot.params)
+    params = network.fold(snapshot.params)
     if layers.recurrent_layer is not None:
         arrays |= {name: params[name] for name in ("memory.weight", "memory.bias")}
     for layer in dict.fromkeys(chain(*layers.names.values())):
@@ -90,6 +90,8 @@ def export_numpy(
     if head.action_scale is not None:
         num_numbers = len(spec.low)  # hybrid actions have other columns before them
         arrays["centre"], arrays["half"] = (x[-num_numbers:] for x in head.action_scale)
+    if isinstance(head, ReturnDistribution):
+        arrays["atoms"] = head.atoms
     # Write both files.
     with atomic_write(weights) as temporary_path:
         np.savez(temporary_path, **arrays)  # pyright: ignore[reportArgumentType]

@@ -72,6 +72,8 @@ class Policy:
         batch, is_single = self._batch(obs)
         mask = self._mask(obs, action_mask, () if is_single else (len(batch),))
         head = self._perceptron(self._features(batch, memory), self.metadata["policy_layers"])
+        if "atoms" in self._arrays:
+            head = self._mean_returns(head)
         if mask is not None:
             logits = head[:, : mask.shape[-1]]
             logits[~mask.reshape(logits.shape)] = -np.inf
@@ -81,9 +83,9 @@ class Policy:
         """Return the network's outputs for the actions: float32, (H,) or (B, H).
 
         Their meaning is `metadata["head"]`: `logits`, `means` of continuous actions, before they
-        are scaled to distant bounds, `action_values`, one for each action, `deterministic`, actions
-        before tanh, or `squashed_gaussian`, means before tanh followed by raw log standard
-        deviations of training.
+        are scaled to distant bounds, `action_values`, one for each action, `return_logits` of the
+        atoms of the return for each action, `deterministic`, actions before tanh, or
+        `squashed_gaussian`, means before tanh followed by raw log standard deviations of training.
         `memory` changes as in `act`.
         """
         batch, is_single = self._batch(obs)
@@ -232,6 +234,13 @@ class Policy:
             candidate = np.tanh(gates[:, 2 * size :] + reset_gate * products[:, 2 * size :])
             rows[:] = candidate + keep_gate * (rows - candidate)
         return rows[:, :size]
+
+    def _mean_returns(self, logits: np.ndarray) -> np.ndarray:
+        """Return the mean of each action's distribution of returns, (B, A)."""
+        atoms = self._arrays["atoms"]
+        logits = logits.reshape(len(logits), -1, len(atoms))
+        weights = np.exp(logits - logits.max(axis=2, keepdims=True))
+        return weights @ atoms / weights.sum(axis=2)
 
     def _perceptron(self, batch: np.ndarray, layers: list[str]) -> np.ndarray:
         for layer in layers:

@@ -27,7 +27,7 @@ class TracedPolicy(nn.Module):
         super().__init__()
         self._head = network.head
         self._network, params = network.layers.torch_module()
-        folded = self._head.fold(snapshot.params)
+        folded = network.fold(snapshot.params)
         with torch.no_grad():
             for name, param in params.items():
                 param.copy_(torch.from_numpy(folded[name].copy()))

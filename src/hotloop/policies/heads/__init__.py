@@ -20,6 +20,7 @@ from hotloop.policies.heads.dueling import Dueling
 from hotloop.policies.heads.gaussian import Gaussian, ScaledGaussian, gaussian_for
 from hotloop.policies.heads.greedy import Greedy
 from hotloop.policies.heads.hybrid import Hybrid
+from hotloop.policies.heads.returns import DuelingReturnDistribution, ReturnDistribution
 
 HEADS: dict[str, type[Head]] = {
     "categorical": Categorical,
@@ -31,6 +32,8 @@ HEADS: dict[str, type[Head]] = {
     "greedy": Greedy,
     "dueling": Dueling,
     "hybrid": Hybrid,
+    "return_distribution": ReturnDistribution,
+    "dueling_return_distribution": DuelingReturnDistribution,
 }
 """hotloop's own heads by their names in files."""
 
@@ -39,11 +42,13 @@ __all__ = [
     "Categorical",
     "Deterministic",
     "Dueling",
+    "DuelingReturnDistribution",
     "Gaussian",
     "Greedy",
     "Head",
     "Hybrid",
     "MultiCategorical",
+    "ReturnDistribution",
     "ScaledGaussian",
     "SquashedGaussian",
     "head_for",

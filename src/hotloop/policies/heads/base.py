@@ -67,7 +67,7 @@ class Head:
         vars(bound)["spec"] = spec
         bound.check()
         _ = bound.action_scale  # computed now, to raise early if bounds can't be scaled
-        if spec.is_masked and spec.mask_size != bound.num_logits:
+        if spec.is_masked and spec.mask_size * bound.outputs_per_action != bound.num_logits:
             raise SpaceError(
                 f"the head {self} has {bound.num_logits} outputs for {spec.mask_size} actions, so "
                 "masks can't forbid actions: leave out `action_masks`, or choose another head"
@@ -96,6 +96,11 @@ class Head:
     def size(self) -> int:
         """Return H."""
         return num_action_values(self.spec)
+
+    @property
+    def outputs_per_action(self) -> int:
+        """Return the number of outputs, one after the other, that belong to a discrete action."""
+        return 1
 
     @cached_property
     def num_logits(self) -> int:
@@ -174,6 +179,8 @@ class Head:
         """
         import torch
 
+        if self.outputs_per_action > 1:
+            mask = mask.repeat_interleave(self.outputs_per_action, 1)
         is_forbidden, num_others = ~mask, self.size - self.num_logits
         if num_others:
             is_forbidden = torch.nn.functional.pad(is_forbidden, (0, num_others))

@@ -138,7 +138,7 @@ def check_bounded(spec: ActionSpec) -> None:
     if spec.kind != "box":
         raise SpaceError(
             f"a continuous (box) action space is needed, got a {spec.kind} one: use "
-            + ("dqn or ppo" if spec.kind == "discrete" else "ppo")
+            + ("dqn, sac_discrete or ppo" if spec.kind == "discrete" else "ppo")
         )
     with np.errstate(over="ignore", invalid="ignore"):
         low, high = (np.array(x, np.float64).astype(np.float32) for x in (spec.low, spec.high))

@@ -35,6 +35,10 @@ class Categorical(Head):
     def choose(self, outputs: Array, noise: Array, out: Array, params: Params) -> None:
         self.greedy(outputs + noise, out)
 
+    def write(self, unit: Array, out: Array) -> None:
+        """Write uniform actions from independent uniform numbers, (B, H): the greatest one's."""
+        self.greedy(unit, out)
+
     def log_prob(self, outputs: Array, noise: Array, action: Array, params: Params) -> Array:
         return _log_prob(outputs, action)
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hotloop.errors import ConfigError
+from hotloop.ops.arrays import namespace
 from hotloop.policies.heads.greedy import Greedy
 
 _STREAMS = ("value.weight", "value.bias", "advantage.weight", "advantage.bias")
@@ -43,28 +44,35 @@ class Dueling(Greedy):
         last = f"policy.{_num_layers(shapes) - 1}"
         half = learned.pop(f"{last}.weight")[0] // 2
         del learned[f"{last}.bias"]
-        streams = ((half, 1), (1,), (half, self.size), (self.size,))
+        width = self.outputs_per_action
+        streams = ((half, width), (width,), (half, self.size), (self.size,))
         return {**learned, **dict(zip(_STREAMS, streams, strict=True))}
 
     def fold(self, params: dict[str, Any]) -> dict[str, Any]:
         value_weight, value_bias, weight, bias = (params[name] for name in _STREAMS)
         last = f"policy.{_num_layers(params)}"
-        centered = weight - weight.mean(1)[:, None]
+        centered = self.center(weight)
         return {
             **{name: x for name, x in params.items() if name not in _STREAMS},
-            f"{last}.weight": _stack(value_weight, centered),
-            f"{last}.bias": value_bias + (bias - bias.mean(0)),
+            f"{last}.weight": _stack(self.repeat(value_weight, centered), centered),
+            f"{last}.bias": self.repeat(value_bias, bias) + self.center(bias),
         }
+
+    def repeat(self, value: Any, advantage: Any) -> Any:
+        """Return the value's outputs, (…, 1), in the shape of the advantage's, (…, H)."""
+        if isinstance(value, np.ndarray):
+            return np.broadcast_to(value, advantage.shape)
+        return value.expand_as(advantage)
+
+    def center(self, advantage: Any) -> Any:
+        """Return the advantage's outputs, (…, H), minus their mean over the actions."""
+        return advantage - advantage.mean(-1)[..., None]
 
 
 def _num_layers(params: Mapping[str, Any]) -> int:
     return sum(name.startswith("policy.") and name.endswith(".weight") for name in params)
 
 
-def _stack(column: Any, lower: Any) -> Any:
-    """Return a column, repeated for each action, above a matrix: arrays or torch tensors."""
-    if isinstance(lower, np.ndarray):
-        return np.concatenate([np.broadcast_to(column, lower.shape), lower])
-    import torch
-
-    return torch.cat([column.expand_as(lower), lower])
+def _stack(upper: Any, lower: Any) -> Any:
+    """Return a matrix above another one: arrays or torch tensors."""
+    return namespace(lower).concatenate([upper, lower])

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from hotloop.errors import SpaceError
 from hotloop.policies.heads.base import Head
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -14,6 +18,10 @@ class Greedy(Head):
 
     meaning = "action_values"
     description = "the value of each action"
+
+    def values(self, outputs: Tensor) -> Tensor:
+        """Return Q of all actions, (B, A), from the outputs of the network, (B, H)."""
+        return outputs
 
     def check(self) -> None:
         spec = self.spec

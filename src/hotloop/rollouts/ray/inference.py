@@ -159,7 +159,9 @@ class InferenceActor:
                     policy = self._policies.pop(next(iter(self._policies)))
                     policy.load(writable(snapshot))
                 else:
-                    policy = ActingPolicy(self._network, writable(snapshot), device=self._device)
+                    policy = ActingPolicy(
+                        self._network, writable(snapshot), is_noisy=True, device=self._device
+                    )
         self._policies[weights.publication] = policy
         return policy
 
