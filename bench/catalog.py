@@ -21,7 +21,6 @@ from bench.runs import report
 from bench.third_party import tables as third_party
 from bench.train import (
     asynchronous,
-    games,
     lanes,
     limits,
     neighbours,
@@ -237,8 +236,7 @@ BENCHES: dict[str, Bench] = {
     "games": Bench(
         "bench.train.games",
         "PPO with one policy for the agents of MPE's simple_spread; needs mpe2",
-        "10 min",
-        tables=(Table("docs/pettingzoo.md", "games table", games.games_table),),
+        "15 min",
     ),
     "discrete": Bench(
         "bench.train.discrete",
