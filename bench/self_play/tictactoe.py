@@ -91,7 +91,7 @@ def self_play_table() -> str:
     return table(*rows)
 
 
-def main() -> None:
+def main() -> int:
     """Train with several seeds, and store the results."""
     parser = argparse.ArgumentParser(prog="python -m bench self-play", description=__doc__)
     parser.add_argument("--seeds", type=int, default=1)
@@ -103,7 +103,4 @@ def main() -> None:
         print(f"seed {seed}: {runs[-1]}", flush=True)
         storage.save("self_play", {"timesteps": options.timesteps, "runs": runs})
     print(self_play_table())
-
-
-if __name__ == "__main__":
-    main()
+    return 0
