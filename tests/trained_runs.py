@@ -68,6 +68,11 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "ppo-inline": ("ppo", {**_ON_POLICY, "workers": 2, "backend": "inline"}),
     "appo": ("appo", {**_ON_POLICY, "workers": 2}),
     "sac": ("sac", {**_OFF_POLICY, "env_id": "Pendulum-v1"}),
+    "tqc": ("tqc", {**_OFF_POLICY, "env_id": "Pendulum-v1", "num_critics": 2, "num_quantiles": 5}),
+    "crossq": (
+        "crossq",
+        {**_OFF_POLICY, "env_id": "Pendulum-v1", "critic_hidden_sizes": (8,)},
+    ),
     "td3": ("td3", {**_OFF_POLICY, "env_id": "Pendulum-v1"}),
     "dqn": ("dqn", {**_OFF_POLICY, "env_id": "CartPole-v1"}),
 }

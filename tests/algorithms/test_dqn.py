@@ -128,7 +128,7 @@ def test_several_moves_of_the_target_equal_one_call(tau):
         ({"double": 1}, "`double` must be True or False, got 1"),
         ({"noisy_std": 0.0}, "`noisy_std` must be positive and finite, got 0.0"),
         ({"noisy_std": 1.0, "network": "a:B"}, "leave `hidden_sizes`, .* and `noisy_std` out"),
-        ({"atoms": 1}, "`atoms` must be from 2 to 1,000, got 1: 51 is usual"),
+        ({"atoms": 1}, "`atoms` must be an integer from 2 to 1,000, got 1"),
         ({"atoms": 51, "value_min": 10}, "`value_min` must be below `value_max`, got 10.* and 10"),
         ({"value_max": 5.0}, "`value_max` 5.0 needs `atoms`, got None"),
         ({"atoms": 51, "huber": 1.0}, "`huber` 1.0 is for `atoms` None, got 51"),

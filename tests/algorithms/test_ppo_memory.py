@@ -171,7 +171,7 @@ def test_memory_without_recurrent_networks_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("option", ["--memory", "--sequence-length", "--burn-in"])
-def test_memory_options_of_sac_are_refused(capsys, option):
-    assert main(["train", "sac", option, "8"]) == 2
+def test_memory_options_of_crossq_are_refused(capsys, option):
+    assert main(["train", "crossq", option, "8"]) == 2
     name = option.removeprefix("--").replace("-", "_")
-    assert f"`{name}` is not an option of sac's Config; " in capsys.readouterr().err
+    assert f"`{name}` is not an option of crossq's Config; " in capsys.readouterr().err

@@ -97,8 +97,8 @@ def test_learner_state_is_restored():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_critics": 0}, "`num_critics` must be a positive integer, got 0"),
-        ({"num_critics": 101}, "`num_critics` must be at most 100, got 101"),
+        ({"num_critics": 0}, "`num_critics` must be an integer from 1 to 100, got 0"),
+        ({"num_critics": 101}, "`num_critics` must be an integer from 1 to 100, got 101"),
         ({"target_entropy_share": 1.5}, r"`target_entropy_share` must lie in \[0, 1\], got 1.5"),
         ({"alpha": 0.1, "target_entropy_share": 0.5}, "`target_entropy_share` 0.5 is for `alpha`"),
         ({"alpha": 0.2, "initial_alpha": 5.0}, "`initial_alpha` 5.0 is for `alpha` None, got 0.2"),

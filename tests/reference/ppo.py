@@ -78,7 +78,7 @@ class ActorCriticNetworks(nn.Module):
     def distribution(self, obs):
         head = self.policy(obs)
         if self.log_std is not None:
-            *logits, mean = head.split([*self._nvec, len(self.log_std)], 1)
+            *logits, mean = head.split([*self._nvec, len(self.log_std)], -1)
             normal = ScaledNormal(mean, self.log_std.exp(), *self._action_scale)
             if not logits:
                 return normal

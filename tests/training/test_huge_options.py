@@ -20,6 +20,7 @@ UNBOUNDED = {
     *("total_timesteps", "checkpoint_interval", "eval_interval", "report_interval"),
     *("eval_max_steps", "keep_checkpoints", "stop_without_improvement"),
     *("max_failures", "target_interval", "policy_frequency", "max_policy_age"),
+    *("policy_updates", "batch_norm_updates"),
 }
 # These are checked later, with the environment's spaces: see the tests of replay and policies.
 CHECKED_LATER = {"buffer_size", "n_step"}

@@ -30,6 +30,7 @@ VALUES = {
     "burn_in": 0,
     "eval_episodes": 3,
     "eval_max_steps": 5,
+    "eval_opponent": "random",
     "eval_timeout_s": None,
     "eval_videos": True,
     "fragment_steps": 8,
@@ -42,14 +43,19 @@ VALUES = {
     "max_policy_age": 9,
     "ray_address": "auto",
     "ray_runtime_env": {"pip": ["hotloop"]},
+    "opponents": ("random",),
     "replay_alpha": 0.5,
     "replay_beta": 0.5,
     "replay_from_share": 0.25,
     "replay_replacement": True,
     "replay_shift": 1.0,
     "replay_weight_from": "return_to_go",
+    "self_play_interval": 64,
+    "self_play_pool": 2,
     "sequence_length": 4,
     "step_timeout_s": 5.0,
+    "value_max": 100.0,
+    "value_min": -100.0,
     "worker_resources": {"num_cpus": 2},
     "workers_per_node": 1,
 }
@@ -78,7 +84,7 @@ def read(monkeypatch):
 
         def read_option(self, name):
             frame = sys._getframe(1)
-            if frame.f_code.co_name == "value_of":
+            while frame.f_code.co_name == "value_of":
                 frame = frame.f_back
             if name in names and not frame.f_code.co_filename.endswith(NOT_USES):
                 options.add(name)

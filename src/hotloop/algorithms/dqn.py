@@ -62,9 +62,8 @@ from hotloop.training.options import (
     ScheduledFraction,
     ScheduledPositive,
     Sizes,
+    between,
 )
-
-_MAX_ATOMS = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +93,7 @@ class Config(MaskOptions, ReplaySequenceOptions, NetworkOptions, RunOptions):
     """Double Q-learning: the network selects the next action, the target network evaluates it."""
     dueling: bool = False
     """Dueling network: V(s) and A(s, a) from separate last hidden layers, Q = V + A − mean A."""
-    atoms: Count | None = None
+    atoms: Annotated[int, between(2, 1_000)] | None = None
     """N, number of possible returns of which the network learns the probabilities (C51), such as
     51. None: it learns the mean return. Set it if returns vary a lot, lower it for speed."""
     value_min: Finite = -10.0
@@ -137,13 +136,7 @@ class Config(MaskOptions, ReplaySequenceOptions, NetworkOptions, RunOptions):
 
     def check(self) -> None:
         """Check the atoms."""
-        if self.atoms is None:
-            return
-        if not 2 <= self.atoms <= _MAX_ATOMS:
-            raise ConfigError(
-                f"`atoms` must be from 2 to {_MAX_ATOMS:,}, got {self.atoms}: 51 is usual"
-            )
-        if self.value_min >= self.value_max:
+        if self.atoms is not None and self.value_min >= self.value_max:
             raise ConfigError(
                 f"`value_min` must be below `value_max`, got {self.value_min} and "
                 f"{self.value_max}: choose the least and the greatest discounted return"

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Annotated, Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -47,6 +47,7 @@ from hotloop.training.options import (
     ScheduledFraction,
     ScheduledNotNegative,
     ScheduledPositive,
+    between,
 )
 
 
@@ -91,7 +92,7 @@ class EntropyTarget(Options):
 class Config(EntropyTarget, SoftOptions, CriticOptions):
     """Options of a SAC run."""
 
-    num_critics: Count = 2
+    num_critics: Annotated[int, between(1, 100)] = 2
     """K, critics. Raise it, with `target_critics`, to learn from fewer steps by more updates."""
     target_critics: Count | None = None
     """Critics whose smallest value is the target, drawn anew for each update. The policy then

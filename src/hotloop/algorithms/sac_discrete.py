@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -29,7 +29,6 @@ from hotloop.algorithms.sac import (
     temperature,
 )
 from hotloop.envs import Spaces
-from hotloop.errors import ConfigError
 from hotloop.learner import AdamState, Scalar, adam_step, move_towards, value_and_grad
 from hotloop.ops import losses
 from hotloop.policies import Exploration, Head, actor
@@ -44,9 +43,8 @@ from hotloop.training.options import (
     RunOptions,
     ScheduledFraction,
     Sizes,
+    between,
 )
-
-_MAX_CRITICS = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +57,7 @@ class Config(SoftOptions, ReplayOptions, NetworkOptions, RunOptions):
     """Widths of the hidden layers of all networks."""
     activation: Literal["tanh", "relu"] = "relu"
     """Activation after each hidden layer of all networks."""
-    num_critics: Count = 2
+    num_critics: Annotated[int, between(1, 100)] = 2
     """K, number of critics, of which the least value counts. Raise it if Q-values are too high."""
     policy_frequency: Count = 1
     """Update the policy every N critic updates, N times in a row."""
@@ -68,14 +66,6 @@ class Config(SoftOptions, ReplayOptions, NetworkOptions, RunOptions):
     Lower it if the policy stays too random, raise it if it explores too little."""
 
     requires: ClassVar[RequirementTable] = {"target_entropy_share": {"alpha": (None,)}}
-
-    def check(self) -> None:
-        """Check the number of critics."""
-        if self.num_critics > _MAX_CRITICS:
-            raise ConfigError(
-                f"`num_critics` must be at most {_MAX_CRITICS}, got {self.num_critics}: 2 is "
-                "usual, 10 is high"
-            )
 
 
 class Networks(NamedTuple):

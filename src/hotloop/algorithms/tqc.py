@@ -14,7 +14,7 @@ temperature and state are SAC's.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,7 +35,7 @@ from hotloop.policies import Exploration
 from hotloop.policies.forward import LearnedCritics, LearnedNetwork
 from hotloop.policies.heads import SquashedGaussian
 from hotloop.training import OffPolicy, ReplayBatch, Update
-from hotloop.training.options import Count, Natural, ScheduledPositive
+from hotloop.training.options import Count, Natural, ScheduledPositive, between
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,9 +46,9 @@ class Config(EntropyTarget, SoftOptions, CriticOptions):
     """Adam's learning rate for the critics and the temperature. Lower it if Q-values diverge."""
     policy_frequency: Count = 1
     """Update the policy every n critic updates, n times in a row."""
-    num_critics: Count = 5
+    num_critics: Annotated[int, between(1, 100)] = 5
     """N, critics. Lower it for speed."""
-    num_quantiles: Count = 25
+    num_quantiles: Annotated[int, between(1, 1_000)] = 25
     """M, atoms of each critic. Lower it for speed."""
     num_dropped: Natural = 2
     """d, dropped atoms for each critic, the largest of all. Raise it if Q-values are too large,

@@ -65,7 +65,7 @@ class SelfPlay(Callback):
         return InlineEnvironments([self._envs])
 
     def _make_evaluation(self, spec: EnvSpec, num_envs: int) -> VectorEnv:
-        opponent = FixedOpponent(self._config.eval_opponent, spec.seed)
+        opponent = FixedOpponent(self._config.eval_opponent or "random", spec.seed)
         return make_turn_games(spec, num_envs, opponent)
 
     def _adapt(self, stages: Stages) -> Stages:

@@ -31,6 +31,7 @@ from hotloop.training.options.constraints import (
     ScheduledPositive,
     Sizes,
     Trackers,
+    between,
     changeable_options,
 )
 from hotloop.training.options.evaluation import EvalOptions
@@ -103,6 +104,7 @@ __all__ = [
     "TaskOptions",
     "Trackers",
     "WorkerOptions",
+    "between",
     "changeable_options",
     "changed_fields",
     "differing_defaults",

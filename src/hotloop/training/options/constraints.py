@@ -116,6 +116,14 @@ NOT_NEGATIVE: Final = Constraint("be finite and not negative", lambda x: _is_fin
 FRACTION: Final = Constraint("lie in [0, 1]", lambda x: _is_finite(x) and 0 <= x <= 1)
 FINITE: Final = Constraint("be finite", _is_finite)
 
+
+def between(least: int, most: int) -> Constraint:
+    """Return the constraint of integers from `least` to `most`."""
+    return Constraint(
+        f"be an integer from {least} to {most:,}", lambda x: _is_int(x) and least <= x <= most
+    )
+
+
 # The limit of array indices, and thus of every count.
 _TOO_LARGE: Final = 2**63
 _SMALL: Final = Constraint("be less than 2⁶³", _are_below_limit)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from hotloop.training.options.base import SET, Options, RequirementTable
-from hotloop.training.options.constraints import Count, Names
+from hotloop.training.options.constraints import Count, Names, between
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,14 +18,14 @@ class SelfPlayOptions(Options):
     often the ones that the policy beats less (prioritized)."""
     self_play_interval: Count = 10_000
     """self_play: transitions between two snapshots. Lower it for more and closer opponents."""
-    self_play_pool: Count = 20
+    self_play_pool: Annotated[int, between(1, 1_000)] = 20
     """self_play: number of latest snapshots to draw from. Raise it if the policy forgets how to
     beat earlier ones."""
     opponents: Names = ()
     """self_play: further opponents to draw: random, a run directory, or `module:function` with the
     arguments (observation, mask, generator)."""
-    eval_opponent: str = "random"
-    """self_play: the opponent in evaluations, named as in `opponents`."""
+    eval_opponent: str | None = None
+    """self_play: the opponent in evaluations, named as in `opponents`. None: random."""
 
     requires: ClassVar[RequirementTable] = {
         "self_play": {"workers": (0,)},
