@@ -271,6 +271,7 @@ def make_composition(name):
         "multi_discrete": torch.randint(2, (9, 2), generator=generator),
         "box": noise,
         "far_box": noise,
+        "hybrid": torch.cat([torch.randint(2, (9, 3), generator=generator), noise], 1),
     }
     bounded, discrete = Spaces(obs_spec(4), BOUNDED), Spaces(obs_spec(4), DISCRETE)
     if name.startswith("critics"):

@@ -324,9 +324,14 @@ obs_spec = ObsSpec(shape=(4,), dtype="float32", layout=())
 discrete = ActionSpec(kind="discrete", shape=(), dtype="int64", num_actions=2)
 multi = ActionSpec(kind="multi_discrete", shape=(1,), dtype="int64", nvec=(2,))
 box = ActionSpec(kind="box", shape=(1,), dtype="float32", low=(-1.0,), high=(1.0,))
+choice = ActionSpec(kind="discrete", shape=(), dtype="int64", num_actions=2, name="a")
+box_part = ActionSpec(
+    kind="box", shape=(1,), dtype="float32", low=(-1.0,), high=(1.0,), name="b"
+)
+hybrid = ActionSpec.join((choice, box_part), is_tuple=False)
 untested = set(HEADS.values())
 far = ActionSpec(kind="box", shape=(1,), dtype="float32", low=(0.0,), high=(100.0,))
-for action_spec in (far, discrete, multi, box):
+for action_spec in (far, discrete, multi, hybrid, box):
     spaces = SimpleNamespace(obs_spec=obs_spec, action_spec=action_spec)
     returns = ("return_distribution", "dueling_return_distribution")
     kinds = {
@@ -338,7 +343,7 @@ for action_spec in (far, discrete, multi, box):
         acting = ActingPolicy(network, PolicySnapshot(0, network.initial_parameters(1)))
         policy = TrainedPolicy(acting)
         assert network.acts_without_torch and acting.memory_size == 0
-        assert policy.act(np.ones((3, 4))).shape == (3, *action_spec.shape)
+        assert acting.greedy(np.ones((3, 4), np.float32)).shape == (3, *action_spec.shape)
         untested.remove(type(network.head))
 assert not untested, untested
 assert critics(spaces).parameter_shapes() and critics(spaces).initial_parameters(1)

@@ -59,7 +59,7 @@ def run_training(
     exits = contextlib.ExitStack()
     rules = stopping_rules(config, has_evaluations=config.eval_interval is not None)
     makers = makers_of(config) if makers is None else makers
-    callback_list = CallbackList([*callbacks, *makers.callbacks], rules=rules)
+    callback_list = CallbackList(callbacks, rules=(*rules, *makers.callbacks))
     try:
         with delayed_interrupt():  # files exist from here on, and need cleanup
             run = _open_run(algorithm, config, EnvSpec(environment).name, resume_from)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hotloop.envs.spaces import ActionSpec
 from hotloop.ops.arrays import namespace
 from hotloop.policies.heads.base import Head, Params
 from hotloop.policies.heads.categorical import MultiCategorical
@@ -31,6 +32,14 @@ class Hybrid(Head):
     meaning = "logits_and_means"
     description = "logits of all choices, then means"
     kind = "hybrid"
+
+    def bind(self, spec: ActionSpec) -> Head:
+        """See `Head.bind`."""
+        bound = super().bind(spec)
+        assert isinstance(bound, Hybrid)
+        # Computed now, since Dynamo can't trace the first access of a cached property.
+        _ = bound.num_logits, bound.num_components
+        return bound
 
     @cached_property
     def discrete(self) -> MultiCategorical:
