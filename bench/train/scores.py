@@ -150,7 +150,7 @@ def scores_table(only: str | None = None) -> str:
                 format_number(float(np.median(scores)), None),
                 _comparison(name, float(means[0]), interval),
                 f"{statistics.median(run['took_s'] for run in runs) / 60:.1f}",
-                f"`{command}`",
+                f"`{command}`" if is_current else "–",
             ]
         )
     return table(*rows) if len(rows) > 1 else ""
@@ -166,6 +166,8 @@ def _comparison(name: str, score: float, interval: tuple[float, float] | None) -
             text += ", reached"
         elif interval is not None and interval[1] >= reference:
             text += ", below, but inside the interval"
+        elif interval is None:
+            text += ", below, with too few seeds for an interval"
         else:
             text += ", **missed**"
         texts.append(text)

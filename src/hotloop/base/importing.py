@@ -41,8 +41,8 @@ def long_imports() -> Iterator[None]:
     gc.disable()
     try:
         yield
-    finally:
         gc.freeze()
+    finally:
         gc.enable()
 
 

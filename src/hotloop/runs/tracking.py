@@ -388,14 +388,15 @@ class _Trackio:
             with _discarded_output(), blocked_signals():  # `init` starts a thread
                 # In an empty context, `init` keeps a run that the user has open.
                 self._run = contextvars.Context().run(init, **options)
+            # Points after the checkpoint can't be deleted. Skip them, as the resumed run logs the
+            # same.
+            self._logged_until = self._run._next_step - 1
         except Exception as error:
             raise ConfigError(
                 f"Trackio can't be started ({_reason(error)}): check TRACKIO_DIR, or the server or "
                 "Space of TRACKIO_SERVER_URL and TRACKIO_SPACE_ID"
             ) from error
         _write_identity(run, "trackio.json", {"project": options["project"], "name": name})
-        # Points after the checkpoint can't be deleted. Skip them, as the resumed run logs the same.
-        self._logged_until = self._run._next_step - 1
 
     def log(self, iteration: int, timesteps: int, scalars: dict[str, float]) -> None:
         if timesteps > self._logged_until:

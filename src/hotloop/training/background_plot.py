@@ -95,7 +95,8 @@ class BackgroundPlot:
         """Send the directory to draw to the process, unless one was sent before."""
         if self._process is None or self._process.stdin is None:
             return
-        with contextlib.suppress(OSError), self._process.stdin as stream:  # or it has died
+        # It may have died, or the path may be no UTF-8. `draw` then draws in this process.
+        with contextlib.suppress(OSError, UnicodeError), self._process.stdin as stream:
             stream.write(run_dir)
         self._process.stdin = None  # which `communicate` would close again
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 
@@ -20,6 +21,7 @@ from hotloop.profiler.session.gpu_host import Host
 from hotloop.profiler.session.kineto import clock_offset, parse_window, read_windows
 from hotloop.profiler.session.reading import read
 from hotloop.profiler.session.saving import load, save
+from hotloop.profiler.session.validation import check_window
 from tests.profiler.gpu_windows import PID, WINDOW_NS, Machine, profiled, program
 from tests.profiler.programs import record, write
 from tests.profiler.sessions import process, session
@@ -46,6 +48,13 @@ def test_times_are_on_the_session_clock():
     assert abs(int(window.work["start_ns"][0]) - (WINDOW_NS + 22_000)) <= window.error_ns
     assert abs(int(window.calls["start_ns"][0]) - (WINDOW_NS + 15_000)) <= window.error_ns
     assert window.beside_ns == 900_000_000 + 100_000_000
+
+
+def test_a_span_without_a_path_is_refused():
+    window = parse_window(*program(one_update, ms=1).window())
+    check_window(window)
+    with pytest.raises(ValueError, match="a span's path is empty"):
+        check_window(dataclasses.replace(window, spans={(): (1, 10)}))
 
 
 def test_a_thread_is_found_by_its_low_32_bits():

@@ -102,6 +102,8 @@ def check_window(window: GpuWindow) -> None:
     _check_indices("a GPU window's path", window.looks["path"], len(window.paths))
     _check_indices("a GPU window's stack", window.looks["stack"], len(window.stacks))
     _check_stacks(window.stacks)
+    if not all(window.spans):
+        raise ValueError("a span's path is empty")
 
 
 def _check_stacks(stacks: Sequence[Stack]) -> None:
