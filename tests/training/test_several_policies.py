@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -170,6 +171,31 @@ def test_a_failing_game_leaves_all_policies_at_the_same_iteration(tmp_path, monk
     assert [iterations(run) for run in runs] == [[1, 2]] * 2
     steps = [{path.name for path in (run / "checkpoints").glob("step-*")} for run in runs]
     assert [f"step-{128:012}" in steps[0], f"step-{64:012}" in steps[1]] == [True, True]
+
+
+class Alike(Matching):
+    """Both agents see the same, and `choices` has the actions of both in each step."""
+
+    choices: ClassVar[list[tuple[int, ...]]] = []
+
+    def draw(self):
+        observation = super().draw()["left"]
+        return {"left": observation, "right": observation}
+
+    def step(self, actions):
+        self.choices.append(tuple(actions.values()))
+        return super().step(actions)
+
+
+def test_policies_with_equal_observations_act_differently(tmp_path):
+    Alike.choices.clear()
+    options = {"env_id": Alike, "policies": "left,right", "num_envs": 8, "num_steps": 32}
+    train_policies(ppo.algorithm, config(tmp_path, **options, total_timesteps=256))
+    left, right = np.array(Alike.choices).T
+    assert 0.3 < np.mean(left == right) < 0.7
+    runs = [tmp_path / "run", *(tmp_path / "run/policies" / name for name in ("left", "right"))]
+    seeds = {json.loads((run / "config.json").read_text())["config"]["seed"] for run in runs}
+    assert len(seeds) == 3
 
 
 def test_evaluations_play_with_the_other_policies_of_this_moment(tmp_path):

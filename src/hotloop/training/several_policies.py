@@ -20,6 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hotloop.base.signals import PendingInterrupt, delayed_interrupt, interrupt_by_default
 from hotloop.envs import EnvSpec, VectorEnv, kept_global_generators, seed_global_generators
 from hotloop.envs.closing import closing_environments
@@ -245,6 +247,8 @@ def _share_config(
 ) -> OnPolicyOptions:
     """Return the configuration of one policy: the share of its agents in all steps.
 
+    Its seed is its own, or policies with the same spaces would act alike. Only the environments,
+    which all policies share, have the training's seed.
     Intervals are multiples of the number of agents, so that all policies save and evaluate in the
     same iterations.
     """
@@ -254,11 +258,13 @@ def _share_config(
         return math.ceil(count / num_agents) * shares[name]
 
     interval = config.eval_interval
-    is_first = name == next(iter(shares))  # the rules that stop a run look at the first policy
+    number = list(shares).index(name)
+    is_first = number == 0  # the rules that stop a run look at the first policy
     rules = {} if is_first else {field.name: field.default for field in fields(StopOptions)}
     return dataclasses.replace(
         config,
         **rules,
+        seed=int(np.random.SeedSequence((config.seed, number)).generate_state(1)[0]),
         num_envs=share(config.num_envs),
         total_timesteps=share(config.total_timesteps),
         checkpoint_interval=share(config.checkpoint_interval),
