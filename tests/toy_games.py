@@ -166,14 +166,15 @@ class Nim(AECEnv):
     """Two players take one or two counters in turns. The one who takes the last one wins.
 
     A player observes the number of counters. The first player wins unless it is a multiple of 3.
+    The game is cut after `max_moves` moves.
     """
 
     metadata = {"name": "nim", "is_parallelizable": False}  # noqa: RUF012
 
-    def __init__(self, num_counters: int = 7) -> None:
+    def __init__(self, num_counters: int = 7, max_moves: int = 100) -> None:
         super().__init__()
         self.possible_agents = ["first", "second"]
-        self.num_counters = num_counters
+        self.num_counters, self.max_moves = num_counters, max_moves
 
     def observation_space(self, agent: str) -> spaces.Space:
         size = self.num_counters + 1
@@ -195,6 +196,7 @@ class Nim(AECEnv):
     def reset(self, seed: int | None = None, options: Any = None) -> None:
         # The number of counters depends on the seed.
         self.counters = self.num_counters - int(np.random.default_rng(seed).integers(2))
+        self.num_moves = 0
         self.agents = list(self.possible_agents)
         self.agent_selection = self.agents[0]
         self.rewards = dict.fromkeys(self.agents, 0.0)
@@ -205,14 +207,17 @@ class Nim(AECEnv):
 
     def step(self, action: Any) -> None:
         agent = self.agent_selection
-        if self.terminations[agent]:
+        if self.terminations[agent] or self.truncations[agent]:
             self._was_dead_step(action)
             return
         assert action + 1 <= self.counters
+        self.num_moves += 1
         other = "second" if agent == "first" else "first"
         self.counters -= action + 1
         if not self.counters:
             self.rewards = {agent: 1.0, other: -1.0}
             self.terminations = dict.fromkeys(self.agents, True)
             self._accumulate_rewards()
+        elif self.num_moves == self.max_moves:
+            self.truncations = dict.fromkeys(self.agents, True)
         self.agent_selection = other

@@ -91,6 +91,34 @@ def test_masks_are_those_of_the_learners_turn():
         assert envs.mask[0].tolist() == [True, num_left >= 2]
 
 
+def test_a_cut_game_has_the_mask_of_its_last_state():
+    envs = make(num_counters=3, max_moves=1)
+    envs.reset(first_episode=0)
+    found = set()
+    for _ in range(20):
+        step = envs.step(np.array([0]))
+        assert step.truncated.all()
+        num_left = counters(step.next_obs)[0]
+        assert step.next_mask[0].tolist() == [True, num_left >= 2]
+        found.add(num_left)
+    assert found == {1, 2}
+
+
+def test_an_agent_must_not_miss_a_game():
+    class Missing(Nim):
+        def reset(self, seed=None, options=None):
+            super().reset(seed, options)
+            self.agents = ["second"]
+            self.agent_selection = "second"
+            self.terminations["second"] = True
+
+    envs = make_turn_games(EnvSpec(Missing, action_masks=True), 1, Scripted())
+    with pytest.raises(
+        EnvironmentFailure, match=r"from the start of each game .*'first' is missing"
+    ):
+        envs.reset(first_episode=0)
+
+
 def test_a_game_is_replayed_with_the_recorded_moves():
     opponents = Scripted([0, 1] * 50)
     envs = make(2, opponents, num_counters=30)

@@ -12,9 +12,16 @@ import hotloop
 from hotloop.algorithms import dqn, ppo
 from hotloop.envs import EnvSpec
 from hotloop.envs.game_factory import make_turn_games
-from hotloop.errors import CheckpointError, ConfigError, EnvironmentFailure
+from hotloop.errors import (
+    CheckpointError,
+    ConfigError,
+    EnvironmentFailure,
+    UntrustedError,
+)
+from hotloop.policies import PolicySnapshot, actor_critic
 from hotloop.reports.self_play import self_play_section
-from hotloop.runs import RunDirectory
+from hotloop.runs import Checkpoint, RunDirectory
+from hotloop.runs.checkpoints import Checkpoints
 from hotloop.training.opponent_pool import OpponentPool
 from hotloop.training.opponents import FixedOpponent, check_opponent, make_player
 from tests.toy_games import Nim
@@ -88,15 +95,64 @@ def test_an_interrupted_run_ends_with_the_same_weights(run, tmp_path):
     ppo.algorithm.train(
         config(path, **options), on_report=lambda report: report.timesteps >= 320, progress=False
     )
+    copy = tmp_path / "copy"
+    ppo.algorithm.train(config(copy, **options), resume_from=path, progress=False)
     ppo.algorithm.train(config(path, **options), resume_from=path, progress=False)
-    whole, resumed = (RunDirectory.open(x).checkpoints.load() for x in (run, path))
-    for name, array in whole.snapshot.params.items():
-        np.testing.assert_array_equal(resumed.snapshot.params[name], array)
-    assert resumed.state["callbacks"] == whole.state["callbacks"]
-    names = ("self_play.json",)
-    assert [(path / name).read_text() for name in names] == [
-        (run / name).read_text() for name in names
-    ]
+    whole = RunDirectory.open(run).checkpoints.load()
+    for place in (path, copy):
+        resumed = RunDirectory.open(place).checkpoints.load()
+        for name, array in whole.snapshot.params.items():
+            np.testing.assert_array_equal(resumed.snapshot.params[name], array)
+        assert resumed.state["callbacks"] == whole.state["callbacks"]
+        assert (place / "self_play.json").read_text() == (run / "self_play.json").read_text()
+
+
+def test_a_rewound_run_replaces_later_snapshots(tmp_path):
+    envs = make_turn_games(EnvSpec(Nim, action_masks=True), 1, FixedOpponent("random", 0))
+    network = actor_critic(envs, hidden_sizes=(4,))
+    pool = OpponentPool(config(tmp_path), 0, tmp_path / "pool")
+    pool.network = network
+    for timesteps in (0, 128):
+        pool.add(PolicySnapshot(0, network.initial_parameters(0)), timesteps)
+        if timesteps == 0:
+            state = pool.state([], [])
+    pool.load(state)
+    later = PolicySnapshot(1, network.initial_parameters(1))
+    pool.add(later, 128)
+    stored = Checkpoints(tmp_path / "pool").load("step-000000000128")
+    for name, array in later.params.items():
+        np.testing.assert_array_equal(stored.snapshot.params[name], array)
+
+
+def test_an_opponent_of_another_user_imports_no_code(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    envs = make_turn_games(EnvSpec(Nim, action_masks=True), 1, FixedOpponent("random", 0))
+    network = actor_critic(envs, hidden_sizes=(4,))
+    directory = RunDirectory.create(
+        tmp_path / "run",
+        runs_dir=tmp_path,
+        env_id=NIM,
+        algorithm="ppo",
+        reference="ppo",
+        seed=1,
+        config={"seed": 1, "total_timesteps": 100},
+        network="evil:Network",
+    )
+    directory.checkpoints.save(
+        Checkpoint(
+            network={**network.to_json(), "body": {"name": "evil:Network"}},
+            snapshot=PolicySnapshot(0, network.initial_parameters(0)),
+            arrays=dict,
+            state={"timesteps": 64},
+        )
+    )
+    directory.close()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "other user"))
+    path = str(tmp_path / "run")
+    with pytest.raises(UntrustedError, match="'evil:Network'"):
+        make_player(path, envs)
+    with pytest.raises(UntrustedError, match="'evil:Network'"):
+        OpponentPool(config(tmp_path, opponents=(path,)), 0, tmp_path / "pool").attach(envs)
 
 
 def test_evaluations_play_against_named_opponents(run):

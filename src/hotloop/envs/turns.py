@@ -293,19 +293,21 @@ class TurnGames(GymnasiumEnvs):
                 if not -FLOAT32_MAX <= value <= FLOAT32_MAX and isfinite(value):
                     problem = describe_range("the reward", value)
                     raise self._failure(game, problem, kind=NonFiniteStep)
-                self._write(
-                    game, observation, info, self._staged[game], self._staged_mask[game], is_over
-                )
+                row, mask = self._staged[game], self._staged_mask[game]
+                self._write(game, observation, info, row, mask, is_last=is_terminated)
                 return value, is_terminated, is_truncated
             if not is_over:
                 mask = np.ones(self.action_spec.mask_size, np.bool_)
-                self._write(game, observation, info, self._scratch, mask, is_over)
+                self._write(game, observation, info, self._scratch, mask)
                 turns.append(Turn(game, agent, observation, self._scratch.copy(), mask))
                 return None
             self._move(game, None)  # PettingZoo's way to remove an agent that has died
             if seat not in env.agents:
-                problem = f"agent {seat!r} must have a last turn with a flag, but it disappeared"
-                raise self._failure(game, f"{problem}: keep it in `agents` until then")
+                raise self._failure(
+                    game,
+                    f"all agents must be in `agents` from the start of each game to their last "
+                    f"turn, with a flag, but {seat!r} is missing: keep it in `agents`",
+                )
 
     def _move(self, game: int, action: Any) -> None:
         env = self._games[game]
@@ -319,7 +321,14 @@ class TurnGames(GymnasiumEnvs):
                 sums[agent] = sums.get(agent, 0.0) + float(reward)
 
     def _write(
-        self, game: int, observation: Any, info: Any, row: Array, mask: Array, is_last: bool
+        self,
+        game: int,
+        observation: Any,
+        info: Any,
+        row: Array,
+        mask: Array,
+        *,
+        is_last: bool = False,
     ) -> None:
         self._check(game, self._encoder.write, observation, row)
         if not has_finite_square(row):

@@ -6,6 +6,8 @@ from pathlib import Path
 
 POLICIES = "policies"
 """Directory of these runs: `RUN/policies/NAME`."""
+POOL = "pool"
+"""Directory of the snapshots of a run in self-play."""
 SELF_PLAY_FILE = "self_play.json"
 """File in a run directory with the ratings and results of self-play."""
 

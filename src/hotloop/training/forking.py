@@ -5,15 +5,17 @@ With the same options, a fork gives the same weights as resuming the run.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from pathlib import Path
 
 from hotloop.runs import RunDirectory
+from hotloop.runs.policies import POOL, SELF_PLAY_FILE
 from hotloop.training.options import RunOptions, to_json
 
 
 def copy_last(run_dir: Path, target: Path, *, checkpoint: str = "last") -> None:
-    """Copy a run's configuration, its metrics, and its last and best checkpoints.
+    """Copy a run's configuration, metrics, last and best checkpoints, and files of self-play.
 
     The copy has no links, and without links the newest checkpoint counts as the last.
 
@@ -33,6 +35,10 @@ def copy_last(run_dir: Path, target: Path, *, checkpoint: str = "last") -> None:
         shutil.copy2(run_dir / name, target / name)
     for name in names:
         shutil.copytree(checkpoints / name, target / "checkpoints" / name)
+    if (run_dir / POOL).is_dir():  # after the checkpoints, whose snapshots are then complete
+        shutil.copytree(run_dir / POOL, target / POOL, ignore=shutil.ignore_patterns(".*"))
+    with contextlib.suppress(FileNotFoundError):
+        shutil.copy2(run_dir / SELF_PLAY_FILE, target / SELF_PLAY_FILE)
 
 
 def fork(source: Path, target: Path, config: RunOptions, *, checkpoint: str = "last") -> None:

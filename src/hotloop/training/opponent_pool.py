@@ -36,11 +36,15 @@ class OpponentPool:
         options: how opponents are drawn.
         seed: seed of the draws, and of the opponents' actions.
         path: directory of the snapshots.
+
+    Attributes:
+        network: the network of the policy and its snapshots, None before the run has made it.
     """
 
     def __init__(self, options: SelfPlayOptions, seed: int, path: Path) -> None:
         self._options, self._seed = options, seed
         self._checkpoints = Checkpoints(path)
+        self.network: Network | None = None
         self._players: dict[str, Player] = {}
         self._snapshots: list[str] = []
         self._results: dict[tuple[str, str], list[float]] = {}  # games and summed score
@@ -100,24 +104,26 @@ class OpponentPool:
 
     # --- snapshots --------------------------------------------------------------------------------
 
-    def add(self, network: Network, snapshot: PolicySnapshot, timesteps: int) -> None:
+    def add(self, snapshot: PolicySnapshot, timesteps: int) -> None:
         """Freeze a policy as an opponent, and count the games since the last one as its own.
 
         Raises:
             RunDirectoryError: the snapshot can't be written.
         """
+        assert self.network is not None
         name = f"{_PREFIX}{timesteps:012}"
         self._checkpoints.save(
             Checkpoint(
-                network=network.to_json(),
+                network=self.network.to_json(),
                 snapshot=snapshot,
                 arrays=dict,
                 state={"timesteps": timesteps},
             ),
+            names=(),  # a rewound run replaces later snapshots, which a link would protect
             keep=1_000_000,
         )
         self._snapshots.append(name)
-        self._players[name] = PolicyPlayer(network, snapshot)
+        self._players[name] = PolicyPlayer(self.network, snapshot)
         for (player, opponent), result in list(self._results.items()):
             if player == LEARNER:
                 self._results[name, opponent] = result
@@ -215,6 +221,7 @@ class OpponentPool:
 
     def _player(self, name: str) -> Player:
         if name not in self._players:  # the run was resumed
-            network, snapshot, _ = self._checkpoints.load_policy(name)
-            self._players[name] = PolicyPlayer(network, snapshot)
+            assert self.network is not None
+            snapshot = self._checkpoints.load(name).snapshot
+            self._players[name] = PolicyPlayer(self.network, snapshot)
         return self._players[name]

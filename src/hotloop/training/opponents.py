@@ -91,12 +91,13 @@ class PolicyPlayer:
         return list(self._policy.sample(obs, rng, None, mask))
 
 
-def make_player(name: str, spaces: Spaces, *, is_trusted: bool = True) -> Player:
+def make_player(name: str, spaces: Spaces, *, is_trusted: bool = False) -> Player:
     """Return the opponent of a name: `random`, `module:function` or a run directory.
 
     Raises:
         ConfigError, UnknownNameError: there is no such function or run.
         CheckpointError: the run's policy has other spaces, or hidden states.
+        UntrustedError: the run names code, and neither its signature nor the user vouches for it.
     """
     if name == RANDOM:
         return RandomPlayer(spaces.action_spec)
@@ -134,7 +135,7 @@ class FixedOpponent:
         is_trusted: whether to import code that the opponent's run names.
     """
 
-    def __init__(self, name: str, seed: int, *, is_trusted: bool = True) -> None:
+    def __init__(self, name: str, seed: int, *, is_trusted: bool = False) -> None:
         self._name, self._seed, self._is_trusted = name, seed, is_trusted
         self._player: Player | None = None
         self._rng = np.random.default_rng(seed)

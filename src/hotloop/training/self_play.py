@@ -11,7 +11,7 @@ from hotloop.envs.game_factory import make_turn_games
 from hotloop.errors import ConfigError
 from hotloop.rollouts import Environments, InlineEnvironments
 from hotloop.runs import RunDirectory
-from hotloop.runs.policies import SELF_PLAY_FILE
+from hotloop.runs.policies import POOL, SELF_PLAY_FILE
 from hotloop.training.callbacks import Callback
 from hotloop.training.checkpoint_state import CompletedIteration
 from hotloop.training.loop import Stages
@@ -56,7 +56,7 @@ class SelfPlay(Callback):
             raise ConfigError("self-play does not support recurrent networks: leave `memory` out")
         seed_global_generators(config.seed, "learner")
         self._directory = run.directory
-        self._pool = OpponentPool(config, config.seed, run.directory.path / "pool")
+        self._pool = OpponentPool(config, config.seed, run.directory.path / POOL)
         if run.checkpoint is not None:
             state = run.checkpoint.position.callbacks[type(self).__name__]
             self._pool.load(state)
@@ -71,9 +71,10 @@ class SelfPlay(Callback):
     def _adapt(self, stages: Stages) -> Stages:
         pool, complete = self._pool, stages.complete
         assert pool is not None
+        pool.network = stages.policy.network
         if not pool.num_snapshots:
             snapshot = stages.learner.copy_snapshot(stages.policy.snapshot)
-            pool.add(stages.policy.network, snapshot, 0)
+            pool.add(snapshot, 0)
 
         def complete_and_add() -> CompletedIteration:
             iteration = complete()
@@ -82,7 +83,7 @@ class SelfPlay(Callback):
             if score is not None:
                 self._metrics["score"] = score
             if pool.is_due(timesteps):
-                pool.add(stages.policy.network, iteration.snapshot, timesteps)
+                pool.add(iteration.snapshot, timesteps)
                 self._rate(pool)
             return dataclasses.replace(iteration, metrics={**iteration.metrics, **self._metrics})
 
