@@ -3,13 +3,17 @@
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 
 from hotloop.algorithms import crossq
-from hotloop.errors import ConfigError
+from hotloop.envs.encoding import ObsEncoder
+from hotloop.errors import ConfigError, SpaceError
 from hotloop.learner import torch_threads
 from hotloop.policies.batch_norm import NormalizedPerceptrons
 from tests.algorithms.learners import assert_learner_is_restored, make_learner_setup
 from tests.algorithms.test_sac import UNEVEN, UNIT
+from tests.policies.nets import Spaces
+from tests.policies.test_policies import obs_spec
 from tests.reference import off_policy as reference
 
 SMALL = {"batch_size": 32, "hidden_sizes": (16, 12), "critic_hidden_sizes": (20,)}
@@ -117,6 +121,22 @@ def test_values_at_both_ends_share_a_batch():
         for batch in (first, first._replace(next_obs=second.next_obs))
     ]
     assert (values[0] - values[1]).abs().max() > 1e-3
+
+
+def test_images_are_refused_unless_they_are_numbers():
+    device, images = torch.device("cpu"), obs_spec(8, 8, 3, dtype="uint8")
+    space = spaces.Dict(view=spaces.Box(0, 255, (8, 8, 3), np.uint8), x=spaces.Box(0, 1, (3,)))
+    parts = ObsEncoder(space).spec
+    for spec, network, message in (
+        (images, None, "these observations hold images: choose `network` 'perceptron'"),
+        (parts, None, "several parts with images: use ppo"),
+        (parts, "perceptron", "several parts with images: use ppo"),
+    ):
+        with pytest.raises(SpaceError, match=message):
+            crossq.networks(crossq.Config(network=network), Spaces(spec, UNIT), device)
+    config = crossq.Config(network="perceptron")
+    nets = crossq.networks(config, Spaces(images, UNIT), device)
+    assert nets.critics.layout.shapes["critic.0.weight"][1] == 8 * 8 * 3 + 2
 
 
 def test_learner_is_restored():

@@ -1,5 +1,7 @@
 import copy
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,8 +12,10 @@ from hotloop.errors import ConfigError
 from hotloop.learner import torch_threads
 from hotloop.policies import ActingPolicy
 from hotloop.runs import RunDirectory
+from hotloop.training.options.arguments import parse
 from tests.algorithms.learners import make_learner_setup
-from tests.policies.test_policies import DISCRETE
+from tests.policies.nets import Spaces
+from tests.policies.test_policies import DISCRETE, obs_spec
 from tests.reference import off_policy as reference
 
 SMALL = {
@@ -138,6 +142,31 @@ def test_several_moves_of_the_target_equal_one_call(tau):
 def test_bad_values(options, message):
     with pytest.raises(ConfigError, match=message):
         dqn.Config(**options)
+
+
+def test_priorities_of_equal_distributions_are_not_negative():
+    """Rounding makes KL(p ‖ p) slightly negative, which no buffer accepts as a priority."""
+    setup = make_setup(atoms=51)
+    batch = reference.random_batch(3, DISCRETE, 256, seed=0)
+    params = 10.0 * setup.state.params  # for probabilities that differ
+    log_probs = dqn.action_log_probs(
+        setup.nets.outputs(params, batch.obs)[0], batch.action, setup.nets
+    )
+    target = log_probs.exp()
+    _, (_, error) = dqn.loss(params, batch, target, None, setup.nets, setup.config)
+    assert 0.0 <= error.min() <= error.max() < 1e-5
+
+
+def test_rainbow_on_the_page_builds_its_network():
+    """Atari's preset has no hidden layers, which dueling streams need."""
+    page = Path(__file__).parents[2] / "docs" / "algorithms" / "dqn.md"
+    (command,) = re.findall(r"    hotloop train dqn (.* --dueling .*)", page.read_text("utf-8"))
+    config = parse(dqn.Config, command.split(), prog="dqn", presets=dqn.algorithm.presets)
+    assert (config.noisy_std, config.atoms, config.batch_size) == (0.5, 51, 32)
+    spaces = Spaces(obs_spec(4, 84, 84, dtype="uint8"), DISCRETE)
+    nets = dqn.networks(config, spaces, torch.device("cpu"))
+    assert nets.network.encoder == "nature"
+    assert nets.head.size == 51 * 3
 
 
 def test_options_override_a_preset():

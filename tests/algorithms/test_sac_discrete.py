@@ -110,7 +110,7 @@ def test_bad_values(options, message):
 
 
 def test_continuous_actions_are_refused():
-    with pytest.raises(SpaceError, match=r"got a box space of shape .*: use sac, td3 or ppo"):
+    with pytest.raises(SpaceError, match=r"got a box space of shape .*: use ppo"):
         make_setup(UNIT)
 
 

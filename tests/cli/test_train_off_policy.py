@@ -118,7 +118,7 @@ def test_help_lists_the_algorithms(capsys):
     [
         (["sac", "--env-id", "CartPole-v1"], "a discrete one: use dqn, sac_discrete or ppo"),
         (["td3", "--env-id", "CartPole-v1"], "a discrete one: use dqn, sac_discrete or ppo"),
-        (["dqn", "--env-id", "Pendulum-v1"], "use sac, td3 or ppo"),
+        (["dqn", "--env-id", "Pendulum-v1"], "got a box space of shape (1,): use ppo"),
         (["dqn", "--env-id", "tests.toy_envs:MultiSign"], "use ppo"),
         (["sac", "--total-timesteps", "500"], "`learning_starts` must be less than"),
         (["sac", "--buffer-size", "100"], "`buffer_size` must hold a batch"),

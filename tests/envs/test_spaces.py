@@ -155,6 +155,7 @@ def test_observation_spaces_that_are_not_supported(space, message):
         (spaces.Dict(a=spaces.Dict(b=FLOATS)), "its part 'a', Dict.*one Dict or Tuple with"),
         (spaces.Tuple([spaces.Discrete(2), spaces.Text(3)]), "its part 1, Text.*ActionWrapper"),
         (spaces.Dict(), "has no parts"),
+        (spaces.Dict({1: spaces.Discrete(2)}), "got 1 in Dict.*: name the parts with strings"),
         (spaces.Text(3), "ActionWrapper"),
     ],
 )

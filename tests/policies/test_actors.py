@@ -167,7 +167,7 @@ EMPTY_ACTION = ActionSpec(kind="box", shape=(0,), dtype="float32")
 @pytest.mark.parametrize(
     ("kind", "obs", "action", "message"),
     [
-        ("greedy", obs_spec(4), BOUNDED, r"discrete actions, got a box .*use sac, td3 or"),
+        ("greedy", obs_spec(4), BOUNDED, r"one discrete action is needed, got a box .*use ppo"),
         ("greedy", obs_spec(4), MULTI, r"got a multi_discrete space of shape \(2,\): use p"),
         (
             "deterministic",
@@ -203,7 +203,7 @@ def test_unsuitable_spaces_are_refused(kind, obs, action, message):
         ("categorical", BOX, r"Categorical\(\) takes discrete actions, got a box space"),
         ("multi_categorical", DISCRETE, r"\(\) takes multi_discrete actions, got a discrete space"),
         ("gaussian", MULTI, r"Gaussian\(\) takes box actions, got a multi_discrete space"),
-        ("dueling", BOX, "discrete actions, got a box"),
+        ("dueling", BOX, "one discrete action is needed, got a box"),
     ],
 )
 def test_heads_for_other_action_spaces_are_refused(kind, action, message):

@@ -398,6 +398,23 @@ def test_wrong_graph_is_not_written(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+def test_masks_of_distributions_forbid_all_outputs_of_an_action(tmp_path):
+    import onnxruntime
+
+    masked = with_masks(ActionDecoder(DISCRETE).spec)
+    head = HEADS["return_distribution"](0.0, 2.0, 3)
+    network = actor(Spaces(ObsEncoder(FLAT_OBS).spec, masked), head, hidden_sizes=(8,))
+    snapshot, obs = snapshot_of(network), random_obs(network, 32)
+    (path,) = export_onnx(network, snapshot, tmp_path / "policy.onnx")
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    mask = np.random.default_rng(0).random((32, 5)) < 0.5
+    mask[:, 2] = True
+    action, outputs = session.run(["action", "head"], {"obs": obs, "action_mask": mask})
+    expected = TrainedPolicy(ActingPolicy(network, snapshot)).act(obs, action_mask=mask)
+    np.testing.assert_array_equal(action, expected)
+    np.testing.assert_array_equal(outputs == np.float32(MASKED), np.repeat(~mask, 3, axis=1))
+
+
 @pytest.mark.parametrize("memory", [None, "gru:4"])
 @pytest.mark.parametrize("action_space", [DISCRETE, MULTI])
 def test_exported_policies_take_masks(tmp_path, action_space, memory):

@@ -822,7 +822,7 @@ IMAGES = spaces.Box(0, 255, (12, 12, 3), np.uint8)
         (
             dqn,
             {"action": spaces.Box(-1, 1, (2,), np.float32)},
-            r"takes the best of a number of discrete actions, got a box.*use sac, td3 or ppo",
+            r"one discrete action is needed, got a box.*use ppo",
         ),
         (sac, {"action": spaces.MultiDiscrete([2, 3])}, "got a multi_discrete one: use ppo"),
         (td3, {"action": spaces.MultiDiscrete([2, 3])}, "got a multi_discrete one: use ppo"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,8 +11,10 @@ import pytest
 
 import hotloop
 from hotloop.algorithms import dqn, ppo
-from hotloop.envs import EnvSpec
+from hotloop.envs import ActionSpec, EnvSpec
 from hotloop.envs.game_factory import make_turn_games
+from hotloop.envs.masks import with_masks
+from hotloop.envs.turns import Turn
 from hotloop.errors import (
     CheckpointError,
     ConfigError,
@@ -23,7 +26,7 @@ from hotloop.reports.self_play import self_play_section
 from hotloop.runs import Checkpoint, RunDirectory
 from hotloop.runs.checkpoints import Checkpoints
 from hotloop.training.opponent_pool import OpponentPool
-from hotloop.training.opponents import FixedOpponent, check_opponent, make_player
+from hotloop.training.opponents import FixedOpponent, RandomPlayer, check_opponent, make_player
 from tests.toy_games import Nim
 
 NIM = "tests.toy_games:Nim"
@@ -64,6 +67,27 @@ def train(path, **options):
 def lines(path):
     text = (path / "metrics.jsonl").read_text()
     return [json.loads(line) for line in text.splitlines()]
+
+
+def test_random_player_draws_each_column_of_a_hybrid_action():
+    spec = ActionSpec.join(
+        (
+            ActionSpec(
+                kind="box", shape=(2,), dtype="float32", low=(-0.5, 0.0), high=(0.5, math.inf)
+            ),
+            ActionSpec(kind="discrete", shape=(), dtype="int64", num_actions=3),
+            ActionSpec(kind="multi_discrete", shape=(1,), dtype="int64", nvec=(2,), starts=(0,)),
+        ),
+        is_tuple=True,
+    )
+    spec = with_masks(spec)
+    mask = np.array([True, False, True, False, True])
+    turns = [Turn(0, "a", None, np.zeros(1), mask)] * 200
+    actions = np.stack(RandomPlayer(spec).act(turns, np.random.default_rng(0)))
+    assert actions.dtype == np.float32
+    assert (set(actions[:, 0]), set(actions[:, 1])) == ({0.0, 2.0}, {1.0})
+    low, high = actions[:, 2:].min(0), actions[:, 2:].max(0)
+    np.testing.assert_allclose([low, high], [[-0.5, 0.0], [0.5, 1.0]], atol=0.05)
 
 
 @pytest.fixture(scope="module")

@@ -31,11 +31,12 @@ from hotloop.algorithms.sac import (
     temperature,
 )
 from hotloop.envs import Spaces
-from hotloop.errors import ConfigError
+from hotloop.errors import ConfigError, SpaceError
 from hotloop.learner import AdamState, Scalar, adam_step, move_towards, value_and_grad
 from hotloop.ops import losses
 from hotloop.policies import Exploration, actor
 from hotloop.policies.batch_norm import NormalizedPerceptrons
+from hotloop.policies.critics import check_numbers
 from hotloop.policies.forward import LearnedNetwork
 from hotloop.policies.heads import SquashedGaussian
 from hotloop.training import OffPolicy, ReplayBatch, Update, hyper_of
@@ -137,7 +138,19 @@ class State:
 
 
 def networks(config: Config, spaces: Spaces, device: torch.device) -> Networks:
-    """Return a squashed Gaussian policy and two critics."""
+    """Return a squashed Gaussian policy and two critics.
+
+    Raises:
+        SpaceError: the observations hold images, and `network` is not `perceptron`, or several
+            parts.
+    """
+    advice = "choose `network` 'perceptron' to read them as numbers, or use ppo"
+    if spaces.obs_spec.is_packed:
+        raise SpaceError(
+            "crossq reads one array, but these observations hold several parts with images: use "
+            "ppo, or a wrapper that makes them one array"
+        )
+    check_numbers(spaces, config.network, advice)
     network = actor(
         spaces,
         SquashedGaussian(),

@@ -228,7 +228,8 @@ def loss(
     value = action_values(nets.head.values(outputs), batch.action)
     if config.atoms is not None:
         log_probs = action_log_probs(outputs, batch.action, nets)
-        error = losses_by_row = (torch.xlogy(target, target) - target * log_probs).sum(1)
+        losses_by_row = (torch.xlogy(target, target) - target * log_probs).sum(1)
+        error = losses_by_row.clamp_min(0.0)  # by rounding, the sum may be below 0
     else:
         error = (value - target).abs()
         if config.huber is None:

@@ -36,6 +36,11 @@ class ActionDecoder:
             return
         is_tuple = isinstance(space, spaces.Tuple)
         items = enumerate(space.spaces) if is_tuple else space.spaces.items()
+        if not is_tuple and (others := [key for key in space.spaces if not isinstance(key, str)]):
+            raise SpaceError(
+                f"keys of a Dict action space must be strings, got {others[0]!r} in {space}: name "
+                "the parts with strings"
+            )
         parts = tuple(
             _spec(part, f"its part {key!r}, {part}", name=str(key)) for key, part in items
         )

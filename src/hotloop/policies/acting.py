@@ -15,7 +15,6 @@ from hotloop.base.stored_values import check_importable, check_storable
 from hotloop.errors import CheckpointError
 from hotloop.policies.exploration import Exploration
 from hotloop.policies.forward_numpy import NumpyForward
-from hotloop.policies.heads.base import MASKED
 from hotloop.policies.noisy_layers import NOISE
 from hotloop.policies.snapshot import PolicySnapshot
 from hotloop.policies.spec import Network
@@ -295,9 +294,7 @@ class ActingPolicy:
     def _forbid(self, head: Array, mask: Array | None) -> None:
         if self._is_masked:
             assert mask is not None
-            # An action may have several outputs.
-            mask = mask.repeat(self._head.outputs_per_action, axis=1)
-            np.copyto(head[:, : mask.shape[1]], MASKED, where=~mask)
+            self._head.forbid_array(head, mask)
 
     def new_memory(self, num_envs: int) -> Array | None:
         """Return the hidden state at the start of an episode: zeros, float32, (B, M).

@@ -298,16 +298,8 @@ def critics(
                 "leave out one of them"
             )
         return ModuleCritics(**common, body=find_module(module))
-    spec = spaces.obs_spec
-    has_bytes = any(part.byte_bounds is not None for part in spec.layout)
-    is_encoder = is_built_in(network)
-    reads_images = has_bytes if is_encoder else choose_encoder(spec) != "flatten"
-    if reads_images and network != "perceptron":
-        raise SpaceError(
-            "critics of continuous actions take numbers, but these observations hold images: "
-            "choose `network` 'perceptron' to read them as numbers, use ppo, or pass networks of "
-            "your own (`network` and `critic_network`)"
-        )
+    advice = "choose `network` 'perceptron' to read them as numbers, use ppo, or pass networks of "
+    check_numbers(spaces, network, advice + "your own (`network` and `critic_network`)")
     return StackedCritics(
         **common,
         encoder="flatten",
@@ -315,3 +307,15 @@ def critics(
         layer_norm=layer_norm,
         memory=memory,
     )
+
+
+def check_numbers(spaces: Spaces, network: str | Callable[..., Any] | None, advice: str) -> None:
+    """Raise SpaceError, with this advice, if `network` or its default reads images as such."""
+    spec = spaces.obs_spec
+    has_bytes = any(part.byte_bounds is not None for part in spec.layout)
+    reads_images = has_bytes if is_built_in(network) else choose_encoder(spec) != "flatten"
+    if reads_images and network != "perceptron":
+        raise SpaceError(
+            "critics of continuous actions take numbers, but these observations hold images: "
+            + advice
+        )

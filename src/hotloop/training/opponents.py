@@ -38,16 +38,17 @@ class RandomPlayer:
 
     def _draw(self, mask: np.ndarray, rng: np.random.Generator) -> Any:
         spec = self._spec
-        if spec.kind == "box":
-            low, high = (np.clip(bound, -1.0, 1.0) for bound in spec.bounds)
-            return rng.uniform(low, high).astype(spec.dtype)
-        choices, start = [], 0
+        choices: list[float] = []
+        start = 0
         for count in spec.num_choices:
             allowed = np.arange(count)
             if spec.is_masked:
                 allowed = np.flatnonzero(mask[start : start + count])
-            choices.append(allowed[rng.integers(len(allowed))])
+            choices.append(int(allowed[rng.integers(len(allowed))]))
             start += count
+        if spec.low:
+            box = spec.factors[1] if spec.kind == "hybrid" else spec
+            choices += rng.uniform(*np.clip(box.bounds, -1.0, 1.0)).ravel().tolist()
         return np.array(choices, spec.dtype).reshape(spec.shape)
 
 

@@ -17,7 +17,6 @@ from hotloop.base.files import atomic_write
 from hotloop.errors import ConfigError, requires_extra
 from hotloop.policies.acting import ActingPolicy
 from hotloop.policies.export.numpy_file import interface_fields
-from hotloop.policies.heads.base import MASKED
 from hotloop.policies.snapshot import PolicySnapshot
 from hotloop.policies.spec import Network
 from hotloop.types import Array
@@ -118,8 +117,7 @@ def _check_graph(
             next_memory = None if memory is None else memory.copy()
             head = policy.head(obs, None, next_memory)
             if "action_mask" in inputs:
-                mask = inputs["action_mask"]
-                np.copyto(head[:, : mask.shape[1]], MASKED, where=~mask)
+                network.head.forbid_array(head, inputs["action_mask"])
             expected = {"head": head}
             if policy.has_value:
                 expected["value"] = policy.value(obs, memory)

@@ -170,6 +170,11 @@ class Head:
         """Return log π(action), (T, N), of a whole fragment."""
         raise self._unsupported("log-probabilities of a fragment")
 
+    def forbid_array(self, outputs: Array, mask: Array) -> None:
+        """Write `MASKED` into outputs, (B, H), for actions that `mask`, bool, (B, M), forbids."""
+        mask = mask.repeat(self.outputs_per_action, axis=1)
+        np.copyto(outputs[:, : mask.shape[1]], MASKED, where=~mask)
+
     # --- torch ----------------------------------------------------------------------------------
 
     def forbid(self, outputs: Tensor, mask: Tensor) -> Tensor:

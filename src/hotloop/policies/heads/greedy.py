@@ -27,7 +27,6 @@ class Greedy(Head):
         spec = self.spec
         if spec.kind != "discrete":
             raise SpaceError(
-                f"Q-learning takes the best of a number of discrete actions, got a {spec.kind} "
-                f"space of shape {spec.shape}: "
-                + ("use sac, td3 or ppo" if spec.kind == "box" else "use ppo")
+                f"one discrete action is needed, got a {spec.kind} space of shape {spec.shape}: "
+                "use ppo, which supports all action spaces"
             )
