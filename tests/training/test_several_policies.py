@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import hotloop
-from hotloop.algorithms import ppo
+from hotloop.algorithms import dqn, ppo
+from hotloop.cli import main
 from hotloop.envs import EnvSpec, make_vec
 from hotloop.envs.game_factory import make_views
 from hotloop.errors import (
@@ -171,6 +172,30 @@ def test_a_failing_game_leaves_all_policies_at_the_same_iteration(tmp_path, monk
     assert [iterations(run) for run in runs] == [[1, 2]] * 2
     steps = [{path.name for path in (run / "checkpoints").glob("step-*")} for run in runs]
     assert [f"step-{128:012}" in steps[0], f"step-{64:012}" in steps[1]] == [True, True]
+
+
+def test_resume_of_the_command_line(tmp_path, capsys):
+    train_policies(ppo.algorithm, config(tmp_path, total_timesteps=96))
+    run = tmp_path / "run"
+    assert main(["resume", str(run)]) == 0
+    assert "run is finished, with 96 steps; learning curve: " in capsys.readouterr().out
+    assert main(["resume", str(run), "--checkpoint", "best"]) == 2
+    assert "leave --checkpoint out" in capsys.readouterr().err
+    more = ["resume", str(run), "--total-timesteps", "192"]
+    assert main([*more, "--run-dir", str(tmp_path / "new")]) == 2
+    assert "only be resumed in their own directory" in capsys.readouterr().err
+    assert iterations(run / "policies" / "red") == [1]
+    assert main(more) == 0
+    assert iterations(run / "policies" / "red") == [1, 2]
+    assert main(["resume", str(run)]) == 0  # the new total is stored
+    assert "run is finished, with 192 steps" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match="run is finished: it has 192 of 192 steps"):
+        train_policies(ppo.algorithm, config(tmp_path, total_timesteps=192), resume_from=run)
+
+
+def test_off_policy_algorithms_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match="need an on-policy algorithm, got dqn"):
+        train_policies(dqn.algorithm, dqn.Config(run_dir=str(tmp_path)))
 
 
 class Alike(Matching):

@@ -43,6 +43,7 @@ def run(args: list[str]) -> int:
         from hotloop.reports.training_summary import TrainingSummary
         from hotloop.runs import RunDirectory
         from hotloop.runs.learning_curve import learning_curve
+        from hotloop.runs.policies import policy_runs
         from hotloop.training.options import from_stored, untrusted_options
         from hotloop.training.options.arguments import parse
         from hotloop.training.resume import (
@@ -50,9 +51,16 @@ def run(args: list[str]) -> int:
             finished_checkpoint,
             write_missing_accounting,
         )
+        from hotloop.training.several_policies import finished_steps
         from hotloop.training.terminal import train_in_terminal
 
     directory = RunDirectory.open(options.run)
+    runs = [RunDirectory.open(path) for path in policy_runs(directory.path)]
+    if runs and options.checkpoint != "last":
+        raise ConfigError(
+            f"{options.run} has several policies, which continue from the newest checkpoint that "
+            "all of them have: leave --checkpoint out"
+        )
     stored, untrusted = directory.config, []
     name = stored["algorithm"]
     if name in ALGORITHMS:
@@ -83,17 +91,23 @@ def run(args: list[str]) -> int:
         config = parse(algorithm.config, changes, prog=prog, defaults=vars(config))
     check_changes(config, directory)
     # Complete the files of a finished run.
-    checkpoint = finished_checkpoint(directory, config) if options.checkpoint == "last" else None
-    if checkpoint is not None:
+    checkpoint = steps = None
+    if runs:
+        steps = finished_steps(directory, config)
+    elif options.checkpoint == "last":
+        checkpoint = finished_checkpoint(directory, config)
+        steps = None if checkpoint is None else checkpoint.state["timesteps"]
+    if steps is not None:
         directory.lock()
         try:
-            write_missing_accounting(directory, config, checkpoint)
-            curve = learning_curve(directory)
+            if checkpoint is not None:
+                write_missing_accounting(directory, config, checkpoint)
+            curves = [str(learning_curve(run)) for run in runs or [directory]]
         finally:
             directory.close()
         print(
-            f"{options.run} is finished, with {checkpoint.state['timesteps']:,} steps; learning "
-            f"curve: {curve}; pass --total-timesteps with a larger number to continue"
+            f"{options.run} is finished, with {steps:,} steps; learning curve: "
+            f"{', '.join(curves)}; pass --total-timesteps with a larger number to continue"
         )
         return 0
     # Train from the checkpoint.

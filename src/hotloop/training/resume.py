@@ -114,9 +114,9 @@ def reopen(config: AnyConfig, path: Path, *, algorithm: str, env: str) -> Opened
         )
     run.checkpoints.check_version(name)
     config = check_changes(config, run)
-    target = Path(config.run_dir or folder)
-    is_copy = config.run_dir != stored["config"].get("run_dir") and not _is_same(target, folder)
+    is_copy = continues_elsewhere(config, run)
     if is_copy:
+        target = Path(config.run_dir or folder)
         if not run.checkpoints.has_any():
             raise CheckpointError(f"{folder} has no checkpoint to copy: start a new run")
         _load_unfinished(run, name, config)  # before the copy, which a refusal would leave behind
@@ -142,11 +142,16 @@ def _load_unfinished(run: RunDirectory, name: str, config: RunOptions) -> Resume
     checkpoint = run.checkpoints.load(name)
     resumed = ResumedRun(checkpoint, CheckpointState.from_json(checkpoint.state))
     if resumed.position.timesteps >= config.total_timesteps:
-        raise ConfigError(
-            f"{run.path} is finished: it has {resumed.position.timesteps:,} of "
-            f"{config.total_timesteps:,} steps; set a larger `total_timesteps`, or start a new run"
-        )
+        raise finished_error(run.path, resumed.position.timesteps, config)
     return resumed
+
+
+def finished_error(path: Path, timesteps: int, config: RunOptions) -> ConfigError:
+    """Return the error that a run which should resume has all its steps."""
+    return ConfigError(
+        f"{path} is finished: it has {timesteps:,} of {config.total_timesteps:,} steps; set a "
+        "larger `total_timesteps`, or start a new run"
+    )
 
 
 def _copied(folder: Path, target: Path, config: RunOptions, checkpoint: str) -> RunDirectory:
@@ -201,6 +206,12 @@ def _check_directory(config: SaveOptions, stored: Mapping[str, Any], folder: Pat
             f"a resumed run continues in its own directory, expected `runs_dir` '{parent}', got "
             f"'{config.runs_dir}': leave `runs_dir` out, or pass a new `run_dir` to continue there"
         )
+
+
+def continues_elsewhere(config: SaveOptions, run: RunDirectory) -> bool:
+    """Return whether `run_dir` is a new directory, which receives a copy of the resumed run."""
+    target = Path(config.run_dir or run.path)
+    return config.run_dir != run.config["config"].get("run_dir") and not _is_same(target, run.path)
 
 
 def _is_same(path: Path, other: Path) -> bool:

@@ -45,7 +45,14 @@ from hotloop.training.options import (
 )
 from hotloop.training.partners import make_partnered
 from hotloop.training.process import TrainingProcess
-from hotloop.training.resume import OpenedRun, ResumedRun, check_changes
+from hotloop.training.resume import (
+    OpenedRun,
+    ResumedRun,
+    check_changes,
+    continues_elsewhere,
+    finished_checkpoint,
+    finished_error,
+)
 from hotloop.training.run import run_training
 from hotloop.training.run_updates import Run, UpdateRequest, run_updates
 from hotloop.training.sources import Makers, training_spec
@@ -76,16 +83,16 @@ def train_policies(
         The result of each policy by name.
 
     Raises:
-        ConfigError: `policies` do not fit the environment's agents.
+        ConfigError: `policies` do not fit the environment's agents, or the training is finished.
         CheckpointError: the policies have no checkpoints of the same iteration.
         KeyboardInterrupt: after the last checkpoint of each policy was written.
     """
-    if config.policies is None:
-        raise ConfigError("`policies` must name the policies to train, got None")
     if not isinstance(config, OnPolicyOptions):
         raise ConfigError(
             f"several policies need an on-policy algorithm, got {algorithm.name}: train ppo"
         )
+    if config.policies is None:
+        raise ConfigError("`policies` must name the policies to train, got None")
     environment = config.env_id if env is None else env
     with contextlib.ExitStack() as exits:
         guard = exits.enter_context(interrupt_by_default())
@@ -103,6 +110,11 @@ def train_policies(
         starts = {} if resume_from is None else _common_checkpoints(folder.path, shares)
         joint, leader = JointGames(views), next(iter(views))
         has_stopped = False
+
+        def on_first_start(stages: Stages) -> Iterable[UpdateRequest]:
+            if resume_from is not None:  # this run has just stored the changed options, too
+                folder.replace_config(to_json(config))
+            return wait(stages)
 
         def on_first_report(report: Report) -> bool | None:
             guard.check()
@@ -129,7 +141,9 @@ def train_policies(
                 starts.get(name),
                 envs_to_close=envs_to_close,
                 process=process,
-                makers=_makers(joint, name, config.policies),
+                makers=_makers(
+                    joint, name, config.policies, on_first_start if name == leader else wait
+                ),
             )
             for name in views
         }
@@ -230,7 +244,12 @@ def _drive(runs: Mapping[str, Run[RunResult]]) -> dict[str, RunResult]:
     return results
 
 
-def _makers(joint: JointGames, name: str, policies: str | Callable[[Any], str]) -> Makers:
+def _makers(
+    joint: JointGames,
+    name: str,
+    policies: str | Callable[[Any], str],
+    start: Callable[[Stages], Iterable[UpdateRequest]],
+) -> Makers:
     """Return the functions that make the environments of one policy."""
 
     def make(config: RunOptions, spec: EnvSpec, run: OpenedRun) -> Environments:
@@ -239,7 +258,7 @@ def _makers(joint: JointGames, name: str, policies: str | Callable[[Any], str]) 
     def make_evaluation(spec: EnvSpec, num_envs: int) -> VectorEnv:
         return make_partnered(spec, num_envs, policies, name, joint.policies.__getitem__)
 
-    return Makers(training=make, evaluation=make_evaluation, adapt=StagesInStep, start=wait)
+    return Makers(training=make, evaluation=make_evaluation, adapt=StagesInStep, start=start)
 
 
 def _share_config(
@@ -300,8 +319,33 @@ def _open_folder(
             f"several policies are resumed with the directory of all, got {resume_from}: {advice}"
         )
     check_changes(config, folder)
+    if continues_elsewhere(config, folder):
+        raise ConfigError(
+            f"several policies can only be resumed in their own directory, {folder.path}, got "
+            f"`run_dir` '{config.run_dir}': leave it out"
+        )
+    if (steps := finished_steps(folder, config)) is not None:
+        raise finished_error(folder.path, steps, config)
     folder.lock()
     return folder
+
+
+def finished_steps(folder: RunDirectory, config: OnPolicyOptions) -> int | None:
+    """Return the steps of all policies if each has its share of `total_timesteps`, else None.
+
+    Raises:
+        CheckpointError: a policy's last checkpoint is damaged.
+    """
+    steps = 0
+    for path in policy_runs(folder.path):
+        run = RunDirectory.open(path)
+        num_envs = run.config["config"]["num_envs"]
+        total = -(-config.total_timesteps * num_envs // config.num_envs)  # rounded up
+        last = finished_checkpoint(run, dataclasses.replace(config, total_timesteps=total))
+        if last is None:
+            return None
+        steps += last.state["timesteps"]
+    return steps
 
 
 def _common_checkpoints(folder: Path, shares: Mapping[str, int]) -> dict[str, Path]:
