@@ -190,7 +190,8 @@ SAC_DISCRETE: Presets = {
         "buffer_size": 50_000,
         "batch_size": 64,
         "hidden_sizes": (64, 64),
-        "critic_learning_rate": 3e-4,
+        "policy_learning_rate": 1e-3,
+        "tau": 0.02,
         "target_entropy_share": 0.3,
     },
 }
