@@ -29,7 +29,14 @@ CONTENDERS: dict[str, tuple[str, dict[str, Any]]] = {
     "noisy layers": ("dqn", NOISY),
     "Rainbow": (
         "dqn",
-        {**C51, **NOISY, "dueling": True, "n_step": 3, "replay": "prioritized"},
+        {
+            **C51,
+            **NOISY,
+            "dueling": True,
+            "n_step": 3,
+            "replay": "prioritized",
+            "replay_alpha": 0.5,
+        },
     ),
     "discrete SAC": ("sac_discrete", {}),
 }

@@ -3,7 +3,7 @@
 Mnih et al. 2015, "Human-level control through deep reinforcement learning", Nature 518, with
 CleanRL's hyper-parameters for perceptrons and double Q-learning (van Hasselt et al. 2016,
 arXiv:1509.06461). Options add dueling networks (Wang et al. 2016, arXiv:1511.06581), the Huber
-loss, soft target updates, n-step returns, sampling by priorities or returns, and distributions of
+loss, soft target updates, n-step returns, sampling by priorities or returns, distributions of
 returns (C51: Bellemare et al. 2017, arXiv:1707.06887), and noisy layers (Fortunato et al. 2018,
 arXiv:1706.10295). All of them together are Rainbow (Hessel et al. 2018, arXiv:1710.02298).
 Recurrent networks learn from sequences, as in "Recurrent Experience Replay in Distributed
@@ -102,8 +102,8 @@ class Config(MaskOptions, ReplaySequenceOptions, NetworkOptions, RunOptions):
     """atoms: the greatest discounted return. Raise it if returns exceed it, lower it if they stay
     far below, since the atoms then are closer."""
     noisy_std: Positive | None = None
-    """σ₀, initial noise of noisy layers, which explore beside ε, such as 0.5. None: plain layers.
-    Raise it if the policy explores too little."""
+    """σ₀, initial noise of noisy layers, which explore in addition to ε-greedy, such as 0.5. None:
+    plain layers. Raise it if the policy explores too little."""
     huber: Positive | None = None
     """δ of the Huber loss. Set it to limit the effect of large errors. None: squared loss."""
     max_grad_norm: ScheduledPositive | None = None
@@ -256,7 +256,7 @@ def update(
     distribution of the same action takes the place of its mean, see `ReturnDistribution.project`.
 
     With noisy layers, the three forward passes have independent noise, (K,) each, and acting has
-    new noise after the step: Fortunato et al. 2018, arXiv:1706.10295, section 3.1.
+    new noise after the step: Fortunato et al. 2018, arXiv:1706.10295.
 
     Returns:
         Metrics, and |TD error|, or KL, by which Hessel et al. 2018, arXiv:1710.02298, prioritize,

@@ -93,12 +93,14 @@ class Config(EntropyTarget, SoftOptions, CriticOptions):
     """Options of a SAC run."""
 
     num_critics: Annotated[int, between(1, 100)] = 2
-    """K, critics. Raise it, with `target_critics`, to learn from fewer steps by more updates."""
+    """K, critics. Raise it, with `target_critics`, for several updates for each transition."""
     target_critics: Count | None = None
-    """Critics whose smallest value is the target, drawn anew for each update. The policy then
-    maximizes the mean of all critics, not the smallest value. None: all, without a mean."""
+    """Number of critics in a random subset. The target is the smallest value of the subset, which
+    changes with each update. If set, the policy maximizes the mean of all critics. None: the target
+    uses all critics, and the policy maximizes the smallest value."""
     policy_updates: Count | None = None
-    """Updates of the policy every `policy_frequency` updates of the critics. None: as many."""
+    """Updates of the policy every `policy_frequency` updates of the critics. None:
+    `policy_frequency` updates."""
 
     def check(self) -> None:
         """Check that targets use no more critics than there are."""

@@ -58,7 +58,8 @@ class Config(SoftOptions, ReplayOptions, NetworkOptions, RunOptions):
     activation: Literal["tanh", "relu"] = "relu"
     """Activation after each hidden layer of all networks."""
     num_critics: Annotated[int, between(1, 100)] = 2
-    """K, number of critics, of which the least value counts. Raise it if Q-values are too high."""
+    """K, number of critics. Targets and policy use their smallest value. Raise it if Q-values are
+    too high."""
     policy_frequency: Count = 1
     """Update the policy every N critic updates, N times in a row."""
     target_entropy_share: ScheduledFraction = 0.89

@@ -37,9 +37,7 @@ def noisy_shapes(shapes: Shapes) -> dict[str, tuple[int, ...]]:
 
 
 def initial_noise(shapes: Shapes, std: float) -> dict[str, Array]:
-    """Return initial σ = σ₀ / √p, and a `noise` of 0, by name: float32.
-
-    Section 3.2 of the paper, for factorised noise.
+    """Return initial σ = σ₀ / √p, for factorised noise, and a `noise` of 0, by name: float32.
 
     Args:
         shapes: shapes of the parameters without noise, by name.
