@@ -193,7 +193,7 @@ def test_failures_name_agent_and_step():
                 raise RuntimeError("a wall")
             return super().step(actions)
 
-    check_failure(Raises, r"episode 0, step 3: agent 'agent_0': `step` raised.*a wall")
+    check_failure(Raises, r"episode 0, step 3: `step` raised.*a wall")
 
     class Forgets(Hiding):
         def step(self, actions: Any) -> tuple:
@@ -216,7 +216,7 @@ def test_failures_name_agent_and_step():
             self.agents.append("zoe")
             return result
 
-    check_failure(Intrudes, r"agent 'agent_0': agents must be among `possible_agents`.*got 'zoe'")
+    check_failure(Intrudes, r"step 0: agents must be among `possible_agents`.*got 'zoe'")
 
     class Leaves(Hiding):
         """All agents leave in the first step, without a flag."""

@@ -71,12 +71,20 @@ def test_several_seeds_and_values(tmp_path, capfd):
         ({"gamma": "log:0.9,1"}, {}, ConfigError, "needs an end"),
         ({"gamma": [0.9, 0.9]}, {}, ConfigError, "has a value twice"),
         ({}, {}, ConfigError, "needs options to sweep over, got none"),
+        ({"gamma": [0.9, 1]}, {"policies": "a,b"}, ConfigError, "`policies` can't be combined"),
+        ({"policies": ["a", "b"]}, {}, ConfigError, "`policies` can't be combined"),
     ],
 )
 def test_invalid_arguments_are_rejected_before_a_training(tmp_path, space, options, error, message):
     with pytest.raises(error, match=message):
         hotloop.sweep("ppo", space, "CartPole-v1", file=tmp_path / "one.sqlite", **options)
     assert not (tmp_path / "one").exists()
+
+
+def test_several_policies_are_no_group(tmp_path):
+    with pytest.raises(ConfigError, match="`policies` can't be combined with several seeds"):
+        hotloop.train_many("ppo", "it", seeds=2, policies="a,b", jobs=1, run_dir=tmp_path / "it")
+    assert not (tmp_path / "it").exists()
 
 
 def test_unknown_scores_are_nan_and_columns_have_the_type_of_their_values(tmp_path):

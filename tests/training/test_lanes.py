@@ -221,6 +221,7 @@ def test_hyper_names_lists_what_may_vary():
         (sac, [{"batch_size": 8}, {}], r"can't differ in `batch_size`: .* `tau`"),
         (ppo, [{"device": "auto"}, {}], "can't differ in `device`"),
         (ppo, [{"workers": "auto"}] * 2, "`workers` 'auto' measures a single run"),
+        (ppo, [{"policies": "left,right"}] * 2, "lanes have one policy each"),
         (ppo, [], "at least one"),
     ],
 )

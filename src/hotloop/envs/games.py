@@ -242,8 +242,7 @@ class Games:
         place = "at its reset" if at_reset else f"step {self._lengths[game] - 1}"
         env = self._spec.first_env + game * len(self.agents)
         return kind(
-            f"{self._env_id}, environment {env}, episode {self._episode[game]}, {place}: agent "
-            f"{self.agents[0]!r}: {problem}"
+            f"{self._env_id}, environment {env}, episode {self._episode[game]}, {place}: {problem}"
         )
 
 

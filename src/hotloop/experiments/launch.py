@@ -201,6 +201,7 @@ def plan_sweep(
     """
     if not texts:
         raise ConfigError(f"a sweep needs options to sweep over, got none: {SYNTAX}")
+    _check_one_policy(config, texts)
     space, stored, reason = parse(texts, type(config)), results.plan, ""
     if sampler is None and stored is not None:
         sampler = stored.sampler
@@ -256,6 +257,7 @@ def plan_group(
     Raises:
         ConfigError, UnknownNameError: a value is invalid, or the trainings can't be lanes.
     """
+    _check_one_policy(config, varied)
     # The names of runs contain the values as the user wrote them.
     texts = {
         name: [
@@ -288,6 +290,15 @@ def plan_group(
         jobs=num_jobs,
         lanes=num_lanes,
     )
+
+
+def _check_one_policy(config: Any, varied: Iterable[str]) -> None:
+    """Check that no training has several policies."""
+    if config.has_policies or "policies" in varied:
+        raise ConfigError(
+            "`policies` can't be combined with several seeds or varied options, which train one "
+            "policy in each run: start `hotloop train` once for each seed, or leave `policies` out"
+        )
 
 
 def group_paths(plan: Plan, directory: Path) -> list[Path]:

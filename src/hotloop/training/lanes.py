@@ -90,6 +90,11 @@ def check_lanes(algorithm: Algorithm[AnyConfig], configs: Sequence[AnyConfig]) -
     if not configs:
         raise ConfigError("at least one configuration is needed for lanes, got none")
     first = configs[0]
+    if any(config.has_policies for config in configs):
+        raise ConfigError(
+            "lanes have one policy each: call `train_policies` once for each of them, or leave "
+            "`policies` out"
+        )
     if first.workers == "auto":
         raise ConfigError(
             "`workers` 'auto' measures a single run: set a number of workers for lanes, 0 for none"
