@@ -26,7 +26,13 @@ from hotloop.reports.self_play import self_play_section
 from hotloop.runs import Checkpoint, RunDirectory
 from hotloop.runs.checkpoints import Checkpoints
 from hotloop.training.opponent_pool import OpponentPool
-from hotloop.training.opponents import FixedOpponent, RandomPlayer, check_opponent, make_player
+from hotloop.training.opponents import (
+    FixedOpponent,
+    RandomPlayer,
+    ScriptedPlayer,
+    check_opponent,
+    make_player,
+)
 from tests.toy_games import Nim
 
 NIM = "tests.toy_games:Nim"
@@ -207,6 +213,24 @@ def test_a_broken_opponent_is_named():
         envs.reset(first_episode=0)
 
 
+@pytest.mark.parametrize("action", [1.9, 2, -1, np.nan, 0])
+def test_scripted_opponents_must_choose_an_allowed_action(action):
+    envs = make_turn_games(EnvSpec(Nim, action_masks=True), 1, FixedOpponent("random", 0))
+    player = ScriptedPlayer(lambda *_: action, "mine", envs.action_spec)
+    turn = Turn(0, "first", None, np.zeros(8), np.array([False, True]))
+    with pytest.raises(EnvironmentFailure, match="mine must return an allowed action"):
+        player.act([turn], np.random.default_rng(0))
+    player = ScriptedPlayer(lambda *_: 1, "mine", envs.action_spec)
+    assert player.act([turn], np.random.default_rng(0)) == [1]
+
+
+def test_scripted_opponents_without_masks_may_choose_every_action():
+    envs = make_turn_games(EnvSpec(Nim), 1, FixedOpponent("random", 0))
+    player = ScriptedPlayer(lambda observation, mask, rng: mask.sum() - 1, "mine", envs.action_spec)
+    turn = Turn(0, "first", None, np.zeros(10), np.ones(0, np.bool_))
+    assert player.act([turn], np.random.default_rng(0)) == [1]
+
+
 def test_recurrent_networks_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="self-play does not support recurrent networks"):
         train(tmp_path / "run", memory="gru:4")
@@ -263,6 +287,15 @@ def test_dqn_learns_against_its_snapshots(tmp_path):
     table = json.loads((tmp_path / "run" / "self_play.json").read_text())
     assert len(table["players"]) == 5
     assert np.array(table["games"])[4].sum() > 0
+
+
+def test_results_are_written_at_the_end_of_a_run(tmp_path):
+    train(tmp_path / "run", total_timesteps=64)
+    table = json.loads((tmp_path / "run" / "self_play.json").read_text())
+    assert table["players"] == ["step-000000000000", "learner"]
+    num_games = sum(len(line["episode_returns"]) for line in lines(tmp_path / "run"))
+    assert table["games"] == [[0, num_games], [num_games, 0]]
+    assert num_games > 0
 
 
 @pytest.mark.slow

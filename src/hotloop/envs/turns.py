@@ -87,7 +87,8 @@ class TurnGames(GymnasiumEnvs):
     """N games against opponents.
 
     The learner's score of a game compares the sums of rewards: it wins if its own is larger than
-    the best of the others.
+    the best of the others. They are the sums when the learner leaves. If others play on, their
+    later rewards do not count.
 
     Args:
         games: games with PettingZoo's interface `AECEnv` and agents with the same spaces.

@@ -19,7 +19,7 @@ from hotloop.training.options import SelfPlayOptions
 from hotloop.types import Array
 
 LEARNER = "learner"
-"""Name of the present policy since its last snapshot."""
+"""Name of the policy since its last snapshot."""
 _PREFIX = "step-"
 _DECAY = 0.99  # of older games in the score against an opponent, for each game against it
 # Share of every opponent's probability that does not depend on its strength, so that none is

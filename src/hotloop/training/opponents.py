@@ -67,16 +67,33 @@ class ScriptedPlayer:
     def act(self, turns: Sequence[Turn], rng: np.random.Generator) -> Sequence[Any]:
         """See `Player.act`."""
         actions: list[Any] = []
+        every_action = np.ones(sum(self._spec.num_choices), np.bool_)
         for turn in turns:
+            mask = turn.mask if self._spec.is_masked else every_action
             try:
-                action = self._function(turn.observation, turn.mask, rng)
-                actions.append(np.asarray(action, self._spec.dtype).reshape(self._spec.shape))
+                action = self._function(turn.observation, mask, rng)
+                row = np.asarray(action, np.float64).reshape(self._spec.shape)
             except Exception as error:
                 raise EnvironmentFailure(
                     f"the opponent {self._name} raised {describe_exception(error)} for agent "
                     f"{turn.agent!r}: return an action for its observation"
                 ) from error
+            if not self._is_allowed(row, mask):
+                raise EnvironmentFailure(
+                    f"the opponent {self._name} must return an allowed action, counted from 0, got "
+                    f"{action!r} for agent {turn.agent!r}: choose one of the mask's ones"
+                )
+            actions.append(row.astype(self._spec.dtype))
         return actions
+
+    def _is_allowed(self, row: np.ndarray, mask: np.ndarray) -> bool:
+        """Return whether discrete actions are in their range and the mask, and others finite."""
+        start = 0
+        for count, value in zip(self._spec.num_choices, row.flat, strict=False):
+            if not (0 <= value < count and value % 1 == 0 and mask[start + int(value)]):
+                return False
+            start += count
+        return bool(np.isfinite(row).all())
 
 
 class PolicyPlayer:

@@ -10,7 +10,7 @@ from hotloop.envs import EnvSpec, VectorEnv, seed_global_generators
 from hotloop.envs.game_factory import make_turn_games
 from hotloop.errors import ConfigError
 from hotloop.rollouts import Environments, InlineEnvironments
-from hotloop.runs import RunDirectory
+from hotloop.runs import RunDirectory, RunResult
 from hotloop.runs.policies import POOL, SELF_PLAY_FILE
 from hotloop.training.callbacks import Callback
 from hotloop.training.checkpoint_state import CompletedIteration
@@ -51,6 +51,10 @@ class SelfPlay(Callback):
         episodes = [episode for episode, _ in self._envs.running_episodes()]
         return {**self._pool.state(episodes, self._envs.moves), "metrics": self._metrics}
 
+    def on_end(self, result: RunResult | None) -> None:
+        """Write the results up to the end, with those of the policy since its last snapshot."""
+        self._write_table()
+
     def _make(self, config: RunOptions, spec: EnvSpec, run: OpenedRun) -> Environments:
         if config.is_recurrent:
             raise ConfigError("self-play does not support recurrent networks: leave `memory` out")
@@ -84,17 +88,22 @@ class SelfPlay(Callback):
                 self._metrics["score"] = score
             if pool.is_due(timesteps):
                 pool.add(iteration.snapshot, timesteps)
-                self._rate(pool)
+                self._rate()
             return dataclasses.replace(iteration, metrics={**iteration.metrics, **self._metrics})
 
         stages.complete = complete_and_add
         return stages
 
-    def _rate(self, pool: OpponentPool) -> None:
-        """Write the table of results, and rate the newest snapshot."""
+    def _write_table(self) -> dict[str, Any]:
+        assert self._pool is not None
         assert self._directory is not None
-        table = pool.table()
+        table = self._pool.table()
         self._directory.write_json(SELF_PLAY_FILE, table)
+        return table
+
+    def _rate(self) -> None:
+        """Write the table of results, and rate the newest snapshot."""
+        table = self._write_table()
         newest = len([name for name in table["players"] if name.startswith("step-")]) - 1
         rating, width = table["ratings"][newest], table["intervals"][newest]
         self._metrics |= {"rating": rating, "rating_interval": width}
