@@ -121,7 +121,7 @@ def test_policy_takes_the_action_with_the_greatest_mean(c51):
 
 def test_spaces_and_options_that_c51_lacks_are_refused(c51):
     head = c51.ReturnDistribution(0.0, 1.0, 5)
-    with pytest.raises(SpaceError, match="discrete actions, got a box space"):
+    with pytest.raises(SpaceError, match="one discrete action is needed, got a box space"):
         head.bind(BOX)
     masked = ActionSpec(kind="discrete", shape=(), dtype="int64", num_actions=3, is_masked=True)
     with pytest.raises(SpaceError, match=r"v_max=1.0, num_atoms=5\) has 15 outputs for 3 actions"):
