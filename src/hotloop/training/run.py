@@ -23,7 +23,13 @@ from hotloop.training.callbacks import Callback, CallbackList, stopping_rules
 from hotloop.training.evaluation import Evaluator
 from hotloop.training.loop import Stages, training_loop
 from hotloop.training.observers import Observers
-from hotloop.training.options import AnyConfig, changeable_options, differing_defaults, to_json
+from hotloop.training.options import (
+    AnyConfig,
+    RunOptions,
+    changeable_options,
+    differing_defaults,
+    to_json,
+)
 from hotloop.training.process import TrainingProcess
 from hotloop.training.reporting import Reporter
 from hotloop.training.resume import OpenedRun, check_network, describe_resume, reopen, rewind_run
@@ -115,8 +121,17 @@ def _open_run(
     """Create a run directory, or reopen one."""
     if resume_from is not None:
         return reopen(config, Path(resume_from), algorithm=algorithm.reference, env=env)
+    return OpenedRun(create_directory(algorithm, config, env), config)
+
+
+def create_directory(algorithm: Algorithm[Any], config: RunOptions, env: str) -> RunDirectory:
+    """Create the directory of a training.
+
+    Args:
+        env: name of the environment.
+    """
     stored = to_json(config)
-    directory = RunDirectory.create(
+    return RunDirectory.create(
         config.run_dir,
         runs_dir=config.runs_dir,
         env_id=env,
@@ -128,7 +143,6 @@ def _open_run(
         defaults=differing_defaults(config, stored),
         network=stored.get("network"),
     )
-    return OpenedRun(directory, config)
 
 
 def _assemble(

@@ -39,8 +39,6 @@ from hotloop.training.options import (
     OnPolicyOptions,
     RunOptions,
     StopOptions,
-    changeable_options,
-    differing_defaults,
     to_json,
 )
 from hotloop.training.partners import make_partnered
@@ -53,7 +51,7 @@ from hotloop.training.resume import (
     finished_checkpoint,
     finished_error,
 )
-from hotloop.training.run import run_training
+from hotloop.training.run import create_directory, run_training
 from hotloop.training.run_updates import Run, UpdateRequest, run_updates
 from hotloop.training.sources import Makers, training_spec
 from hotloop.types import Fragment
@@ -296,20 +294,8 @@ def _open_folder(
     algorithm: Algorithm[Any], config: OnPolicyOptions, env: str, resume_from: str | Path | None
 ) -> RunDirectory:
     """Create the directory of the training, or reopen and lock it."""
-    stored = to_json(config)
     if resume_from is None:
-        return RunDirectory.create(
-            config.run_dir,
-            runs_dir=config.runs_dir,
-            env_id=env,
-            algorithm=algorithm.name,
-            reference=algorithm.reference,
-            seed=config.seed,
-            config=stored,
-            may_change=changeable_options(type(config)),
-            defaults=differing_defaults(config, stored),
-            network=stored.get("network"),
-        )
+        return create_directory(algorithm, config, env)
     folder = RunDirectory.open(resume_from)
     folder.check_signature()
     if not policy_runs(folder.path):
