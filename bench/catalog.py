@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from bench import cleanrl, install, readme, timing
+from bench import cleanrl, install, readme, scaling, timing
 from bench.accelerate import tables as accelerate
 from bench.bandits import tables as bandits
 from bench.matrix import tables as matrix
@@ -385,6 +385,16 @@ BENCHES: dict[str, Bench] = {
             Table(PROFILER, "corpus table", corpus.corpus_table),
             Table(PROFILER, "corpus misses table", corpus.misses_table),
             Table(PROFILER, "corpus alarms table", corpus.alarms_table),
+        ),
+    ),
+    "scaling": Bench(
+        "bench.scaling",
+        "cost of each part over its size: environments, workers, replay, networks, batches, seeds",
+        "25 min",
+        runs=("",),
+        tables=tuple(
+            Table("docs/scaling.md", f"scaling {part}", partial(scaling.scaling_table, part))
+            for part in scaling.PARTS
         ),
     ),
     "lanes": Bench(
