@@ -21,6 +21,7 @@ from bench.runs import report
 from bench.third_party import tables as third_party
 from bench.train import (
     asynchronous,
+    discrete,
     lanes,
     limits,
     neighbours,
@@ -243,6 +244,10 @@ BENCHES: dict[str, Bench] = {
         "learning of DQN with its options, and of discrete SAC, on CartPole-v1",
         "30 min",
         runs=("",),
+        tables=tuple(
+            Table(page, "discrete learning", discrete.discrete_table)
+            for page in (DQN, SAC_DISCRETE)
+        ),
     ),
     "pixels": Bench(
         "bench.train.pixels",
