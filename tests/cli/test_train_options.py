@@ -180,6 +180,12 @@ def test_a_custom_algorithm_is_trained(capsys):
     assert capsys.readouterr().out.startswith("preset for Pendulum-v1: seed 7; options you")
 
 
+def test_a_refused_option_does_not_repeat_the_preset(capsys):
+    with pytest.raises(ConfigError, match="`memory` must be"):
+        train(["sac", "--env-id", "Pendulum-v1", "--memory", "gru:0"])
+    assert capsys.readouterr().out.count("preset for Pendulum-v1") == 1
+
+
 def test_a_custom_algorithm_is_resumed(tmp_path):
     config = Config(learning_rate="linear:1,0", hidden_sizes=(8,), run_dir=str(tmp_path))
     content = {"algorithm": OWN, "env_id": "my:Env", "network": None, "config": to_json(config)}

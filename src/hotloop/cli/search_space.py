@@ -105,6 +105,8 @@ def base_config(algorithm: Algorithm, name: str, args: list[str], texts: Mapping
     try:
         return build_config(algorithm, args, name)
     except ConfigError:
+        if not texts:
+            raise
         lists = {
             option: text if isinstance(text, list) else parse_domain(option, text, str).points("")
             for option, text in texts.items()
