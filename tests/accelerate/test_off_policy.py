@@ -149,6 +149,11 @@ SAC_OPTIONS: dict[str, tuple[Any, dict[str, Any]]] = {
     "fixed_ent_coef": (RandomEnv, {"ent_coef": 0.05}),
     "initial_ent_coef": (RandomEnv, {"ent_coef": "auto_0.1", "target_entropy": -0.5}),
     "target_update_interval": (RandomEnv, {"target_update_interval": 3}),
+    "gsde": (RandomEnv, {"use_sde": True}),
+    "gsde_expln": (
+        RandomEnv,
+        {"use_sde": True, "policy_kwargs": {**NET, "use_expln": True, "clip_mean": 0.0}},
+    ),
     "shared_extractor": (RandomEnv, features(Features, share_features_extractor=True)),
     "shared_statistics": (RandomEnv, features(NormalizedFeatures, share_features_extractor=True)),
 }
@@ -176,7 +181,7 @@ DQN_OPTIONS["images"] = (
 )
 TQC_OPTIONS = {
     name: SAC_OPTIONS[name]
-    for name in ("defaults", "fixed_ent_coef", "shared_extractor", "n_steps")
+    for name in ("defaults", "fixed_ent_coef", "gsde", "shared_extractor", "n_steps")
 }
 CASES: list[Any] = [
     pytest.param(cls, env, options, id=f"{cls.__name__}-{name}")
@@ -283,6 +288,12 @@ ACTION_NOISE = NormalActionNoise(np.zeros(2), 0.1 * np.ones(2))
 LEARNING: list[Any] = [
     pytest.param(SAC, {"train_freq": (1, "episode"), "gradient_steps": -1}, id="SAC-episode"),
     pytest.param(SAC, {"action_noise": ACTION_NOISE}, id="SAC-noise"),
+    pytest.param(SAC, {"use_sde": True}, id="SAC-gsde"),
+    pytest.param(
+        SAC,
+        {"use_sde": True, "sde_sample_freq": 4, "train_freq": 8, "use_sde_at_warmup": True},
+        id="SAC-gsde-sampled",
+    ),
     pytest.param(TD3, {"action_noise": ACTION_NOISE}, id="TD3-noise"),
     pytest.param(TD3, {"train_freq": (2, "episode"), "gradient_steps": 7}, id="TD3-episode"),
     pytest.param(DDPG, {"train_freq": 3, "gradient_steps": -1}, id="DDPG"),
@@ -420,11 +431,6 @@ SGD = {"optimizer_class": torch.optim.SGD, **NET}
 @pytest.mark.parametrize(
     ("cls", "options", "reasons"),
     [
-        (
-            SAC,
-            {"use_sde": True},
-            {"updates": "state-dependent noise (use_sde)", "acting": "state-dependent noise"},
-        ),
         (SAC, {"policy_kwargs": SGD}, {"updates": "its optimizer is SGD, not Adam"}),
         (
             SAC,

@@ -161,15 +161,25 @@ def test_it_compiles_when_more_updates_are_expected(monkeypatch: pytest.MonkeyPa
     assert update.execution.choice.is_compiled
 
 
+GSDE: dict[str, Any] = {"use_sde": True, "sde_sample_freq": 4}
+TWO_ENVS = partial(DummyVecEnv, [RandomEnv, RandomEnv])
+
+
 @pytest.mark.parametrize(
-    "space", [RandomEnv().action_space, spaces.Discrete(3), spaces.MultiDiscrete([3, 2])]
+    ("env", "options"),
+    [
+        (RandomEnv, {}),
+        (partial(RandomEnv, action_space=spaces.Discrete(3)), {}),
+        (partial(RandomEnv, action_space=spaces.MultiDiscrete([3, 2])), {}),
+        (RandomEnv, GSDE),
+        (TWO_ENVS, {**GSDE, "policy_kwargs": {"squash_output": True, "full_std": False}}),
+        (TWO_ENVS, {"use_sde": True, "policy_kwargs": {"use_expln": True, "net_arch": []}}),
+    ],
 )
-def test_it_acts_the_same(space: spaces.Space[Any]) -> None:
+def test_it_acts_the_same(env: Any, options: dict[str, Any]) -> None:
     """One seed gives the same rollout, apart from rounding."""
     buffers: list[Any] = []
-    original, accelerated = twins(
-        stable_baselines3.PPO, partial(RandomEnv, action_space=space), **SMALL
-    )
+    original, accelerated = twins(stable_baselines3.PPO, env, **{**SMALL, **options})
     for model in (original, accelerated):
         model.set_random_seed(5)
         callback = set_up(model)
@@ -324,7 +334,6 @@ class OwnForward(stable_baselines3.common.policies.ActorCriticPolicy):
     [
         ({"policy": OwnForward}, "its OwnForward has its own forward"),
         ({"policy_kwargs": {"activation_fn": nn.ELU}}, "its activations are ELU, not Tanh or ReLU"),
-        ({"use_sde": True}, "it explores by state-dependent noise (use_sde)"),
     ],
 )
 def test_acting_falls_back_alone(

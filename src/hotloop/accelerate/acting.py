@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -25,8 +25,6 @@ from hotloop.types import Array
 
 _LOG_SQRT_2PI = 0.5 * math.log(2.0 * math.pi)
 _MINUS_HALF, _FORBIDDEN = np.float32(-0.5), np.float32(-1e8)
-STATE_DEPENDENT = "it explores by state-dependent noise (use_sde)"
-"""The reason for which models with `use_sde` fall back."""
 # Modules of the policies and distributions that the twin computes.
 _ORIGINALS = (
     "stable_baselines3.common.policies",
@@ -47,7 +45,7 @@ class ActingTwin:
         draw: samples actions from the head's outputs.
     """
 
-    def __init__(self, policy: Any, draw: _GaussianDraw | _CategoryDraw) -> None:
+    def __init__(self, policy: Any, draw: ActionDraw) -> None:
         self._policy = policy
         self._forward = policy.forward
         self._draw = draw
@@ -79,7 +77,8 @@ class ActingTwin:
             return self._forward(obs, deterministic, **masks)
         rows = obs.numpy()
         policy, value = self._perceptrons
-        actions, log_prob = self._draw(policy(rows, None), action_masks)
+        outputs = policy(rows, None)
+        actions, log_prob = self._draw(outputs, policy.latent(rows), action_masks)
         return (
             torch.from_numpy(actions.reshape(-1, *self._shape)),
             torch.from_numpy(value(rows, None)),
@@ -98,7 +97,7 @@ def acting_twin(policy: Any) -> ActingTwin:
     if type(policy.mlp_extractor) is not MlpExtractor:
         name = type(policy.mlp_extractor).__name__
         raise Unsupported(f"its mlp_extractor is {name}, not MlpExtractor")
-    return ActingTwin(policy, _action_draw(policy))
+    return ActingTwin(policy, action_draw(policy))
 
 
 def check_vectors(policy: Any, extractors: Sequence[Any]) -> None:
@@ -187,16 +186,20 @@ def linear_layers(net: nn.Sequential) -> tuple[list[nn.Linear], str]:
 _ACTIVATIONS: dict[type, str] = {nn.Tanh: "tanh", nn.ReLU: "relu"}
 
 
-def _action_draw(policy: Any) -> _GaussianDraw | _CategoryDraw:
-    """Return the sampling of actions from the head's outputs."""
+def action_draw(policy: Any) -> ActionDraw:
+    """Return the sampling of actions from the head's outputs.
+
+    Raises:
+        Unsupported: the policy has another distribution of actions.
+    """
     distribution = policy.action_dist
-    if getattr(policy, "use_sde", False):  # MaskablePPO's policies have no such noise
-        raise Unsupported(STATE_DEPENDENT)
     name = type(distribution).__name__
     if type(distribution).__module__ not in _ORIGINALS:
         raise Unsupported(f"its distribution of actions is {name}")
     if name == "DiagGaussianDistribution":
         return _GaussianDraw(policy)
+    if name == "StateDependentNoiseDistribution":
+        return _StateDependentDraw(policy)
     if name in ("CategoricalDistribution", "MaskableCategoricalDistribution"):
         return _CategoryDraw([int(policy.action_space.n)])
     if name in ("MultiCategoricalDistribution", "MaskableMultiCategoricalDistribution"):
@@ -243,11 +246,60 @@ class _GaussianDraw:
         self._constant = np.float32(log_std.sum() + _LOG_SQRT_2PI * len(log_std))
         return math.isfinite(self._constant)
 
-    def __call__(self, mean: Array, masks: Array | None) -> tuple[Array, Array]:
+    def __call__(self, mean: Array, latent: Array, masks: None) -> tuple[Array, Array]:
         """Return actions, (N, A), and their log-probabilities, (N,)."""
         noise = self._noise.normal(mean.shape)
         actions = mean + self._std * noise
         return actions, _MINUS_HALF * np.add.reduce(noise * noise, 1) - self._constant
+
+
+class _StateDependentDraw:
+    """Draws from a Gaussian whose noise is linear in the last hidden layer's output (gSDE).
+
+    Raffin et al. 2021, arXiv:2005.05719, as `StateDependentNoiseDistribution` computes it.
+    """
+
+    def __init__(self, policy: Any) -> None:
+        self._policy = policy
+
+    def refresh(self) -> bool:
+        """Read the standard deviation again, and return whether it is finite."""
+        policy = self._policy
+        std = policy.action_dist.get_std(policy.log_std.detach()).numpy()
+        self._variance = std * std
+        return math.isfinite(self._variance.sum())
+
+    def __call__(self, mean: Array, latent: Array, masks: None) -> tuple[Array, Array]:
+        """Return actions, (N, A), and their log-probabilities, (N,)."""
+        distribution = self._policy.action_dist
+        actions = mean + state_dependent_noise(distribution, latent)
+        bijector = distribution.bijector
+        correction = 0.0
+        values = actions
+        if bijector is not None:
+            actions = np.tanh(actions)
+            # The original computes the values before tanh from its results.
+            limit = np.float32(1.0) - np.finfo(np.float32).eps
+            values = np.arctanh(np.clip(actions, -limit, limit))
+            derivative = np.float32(1.0) - np.square(np.tanh(values))
+            correction = np.log(derivative + np.float32(bijector.epsilon)).sum(1)
+        variance = np.dot(latent * latent, self._variance) + np.float32(distribution.epsilon)
+        log_prob = np.square(values - mean) / variance + np.log(variance)
+        constant = np.float32(_LOG_SQRT_2PI * mean.shape[1])
+        return actions, _MINUS_HALF * log_prob.sum(1) - constant - correction
+
+
+def state_dependent_noise(distribution: Any, latent: Array) -> Array:
+    """Return the noise of a `StateDependentNoiseDistribution`, float32, (N, A).
+
+    Args:
+        distribution: the distribution, with one matrix for all rows or one for each row.
+        latent: the last hidden layer's output, float32, (N, L).
+    """
+    matrices = distribution.exploration_matrices
+    if len(latent) == 1 or len(latent) != len(matrices):
+        return np.dot(latent, distribution.exploration_mat.detach().numpy())
+    return np.matmul(latent[:, None], matrices.detach().numpy())[:, 0]
 
 
 class _CategoryDraw:
@@ -266,7 +318,9 @@ class _CategoryDraw:
         """Return True, since there is nothing to read."""
         return True
 
-    def __call__(self, logits: Array, masks: Array | None) -> tuple[Array, Array]:
+    def __call__(
+        self, logits: Array, latent: Array, masks: Array | None
+    ) -> tuple[Array, Array]:
         """Return actions, (N, distributions), and their log-probabilities, (N,)."""
         if masks is not None:
             # The number by which sb3-contrib replaces the logits of forbidden actions.
@@ -276,6 +330,10 @@ class _CategoryDraw:
             return draws[0]
         actions, log_probs = zip(*draws, strict=True)
         return np.stack(actions, 1), np.sum(log_probs, 0)
+
+
+ActionDraw: TypeAlias = _GaussianDraw | _StateDependentDraw | _CategoryDraw
+"""`draw(head outputs, last hidden output, masks)` returns actions and log-probabilities."""
 
 
 def _draw_category(logits: Array, noise: _Noise) -> tuple[Array, Array]:

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from hotloop.accelerate.acceleration import Unsupported
-from hotloop.accelerate.acting import STATE_DEPENDENT, check_vectors, linear_layers
+from hotloop.accelerate.acting import check_vectors, linear_layers, state_dependent_noise
 from hotloop.types import Array
 
 _LIBRARIES = ("stable_baselines3.", "sb3_contrib.", "hotloop.")
@@ -37,8 +37,15 @@ class LayerStack:
         self._addresses: list[int] = []
         self._arrays: list[tuple[Array, Array]] = []
 
-    def __call__(self, rows: Array) -> Array:
-        """Return the outputs, float32, (N, outputs), of rows, float32, (N, inputs)."""
+    def __call__(self, rows: Array) -> tuple[Array, Array]:
+        """Return the outputs, and the inputs of the last layer.
+
+        Args:
+            rows: float32, (N, inputs).
+
+        Returns:
+            float32, (N, outputs) and (N, inputs of the last layer).
+        """
         addresses = [x.data_ptr() for x in self._parameters]
         if addresses != self._addresses:  # other code has replaced the tensors
             arrays = [x.detach().numpy() for x in self._parameters]
@@ -52,7 +59,7 @@ class LayerStack:
                 np.maximum(rows, 0.0, out=rows)
             else:
                 np.tanh(rows, out=rows)
-        return np.dot(rows, last_weight) + last_bias
+        return np.dot(rows, last_weight) + last_bias, rows
 
 
 def squashed_gaussian_twin(model: Any, actor_class: type) -> Callable[[Array], Array]:
@@ -63,19 +70,37 @@ def squashed_gaussian_twin(model: Any, actor_class: type) -> Callable[[Array], A
     """
     actor = model.actor
     _check(model, actor, actor_class)
-    if model.use_sde:
-        raise Unsupported(STATE_DEPENDENT)
     hidden, activation = linear_layers(actor.latent_pi)
+    shape = model.action_space.shape
+    if model.use_sde:
+        return _state_dependent_twin(actor, hidden, activation, shape)
     mean_stack = LayerStack([*hidden, actor.mu], activation)
     std_stack = LayerStack([*hidden, actor.log_std], activation)
-    shape = model.action_space.shape
 
     def act(obs: Array) -> Array:
         rows = _rows(obs)
-        mean = mean_stack(rows)
-        log_std = np.clip(std_stack(rows), _MIN_LOG_STD, _MAX_LOG_STD)
+        mean, _ = mean_stack(rows)
+        log_std = np.clip(std_stack(rows)[0], _MIN_LOG_STD, _MAX_LOG_STD)
         noise = torch.empty(mean.shape).normal_().numpy()
         return np.tanh(mean + np.exp(log_std) * noise).reshape(-1, *shape)
+
+    return act
+
+
+def _state_dependent_twin(
+    actor: Any, hidden: list[nn.Linear], activation: str, shape: tuple[int, ...]
+) -> Callable[[Array], Array]:
+    """Return the function of `squashed_gaussian_twin` for state-dependent noise (gSDE)."""
+    last, limit = actor.mu, np.inf
+    if isinstance(last, nn.Sequential):  # a linear layer, and limits of its output
+        last, limits = last
+        limit = limits.max_val
+    stack = LayerStack([*hidden, last], activation)
+
+    def act(obs: Array) -> Array:
+        mean, latent = stack(_rows(obs))
+        noise = state_dependent_noise(actor.action_dist, latent)
+        return np.tanh(np.clip(mean, -limit, limit) + noise).reshape(-1, *shape)
 
     return act
 
@@ -94,7 +119,7 @@ def deterministic_twin(model: Any, actor_class: type) -> Callable[[Array], Array
     hidden, activation = linear_layers(nn.Sequential(*layers[:-1]))
     stack = LayerStack([*hidden, layers[-1]], activation)
     shape = model.action_space.shape
-    return lambda obs: np.tanh(stack(_rows(obs))).reshape(-1, *shape)
+    return lambda obs: np.tanh(stack(_rows(obs))[0]).reshape(-1, *shape)
 
 
 def greedy_twin(
@@ -121,7 +146,7 @@ def greedy_twin(
         # As `predict` of the original.
         if np.random.rand() < model.exploration_rate:
             return np.array([model.action_space.sample() for _ in range(len(obs))])
-        values = stack(_rows(obs))
+        values, _ = stack(_rows(obs))
         return values.reshape(len(obs), -1, num_actions).mean(1).argmax(1)
 
     return act

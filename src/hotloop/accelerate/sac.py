@@ -9,13 +9,15 @@ from typing import Any, NamedTuple
 
 import stable_baselines3
 import torch
-from stable_baselines3.common.distributions import SquashedDiagGaussianDistribution
+from stable_baselines3.common.distributions import (
+    SquashedDiagGaussianDistribution,
+    StateDependentNoiseDistribution,
+)
 from stable_baselines3.sac.policies import Actor
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 from hotloop.accelerate.acceleration import Acceleration, Unsupported
-from hotloop.accelerate.acting import STATE_DEPENDENT
 from hotloop.accelerate.acting_off_policy import squashed_gaussian_twin
 from hotloop.accelerate.flat_parameters import FlatParameters, ModuleState
 from hotloop.accelerate.module_calls import ModuleFunction
@@ -85,14 +87,24 @@ class SacUpdate(OffPolicyUpdate):
         super().__init__(model, batch_size, networks, hyper, state)
 
         self._epsilon = actor.action_dist.epsilon
+        self._actor_module = actor
+        # State-dependent noise has a matrix, (L, A), where L is the size of the last hidden layer.
+        self._matrix_shape: tuple[int, ...] = ()
+        if actor.use_sde:
+            self._matrix_shape = actor.action_dist.exploration_mat.shape
         self._distribution = ModuleFunction(self._actor, actor.get_action_dist_params)
+        self._noisy_actions = ModuleFunction(self._actor, self._act_noisily, actor.action_dist)
         self._critic_values = ModuleFunction(self._critic, critic.forward)
         self._target_values = ModuleFunction(self._target, target.forward)
         self._step = self.bind(acceleration, self.step, "update", num_calls)
 
     def draw_noise(self, actions: Tensor) -> Tensor:
-        """Return standard normal numbers for the observations and the next ones, (2, B, A)."""
-        noise = torch.empty((2, *actions.shape))
+        """Return standard normal numbers for the observations and the next ones, (2, B, A).
+
+        For state-dependent noise, (2, L, A): a matrix for all observations, and one that the
+        original draws for acting.
+        """
+        noise = torch.empty((2, *(self._matrix_shape or actions.shape)))
         noise[0].normal_()
         noise[1].normal_()
         return noise
@@ -104,7 +116,10 @@ class SacUpdate(OffPolicyUpdate):
             batch = self.next_batch(model)
             moves_targets = k % model.target_update_interval == 0
             self.set_hyper(hyper if moves_targets else hyper._replace(tau=0.0))
-            rows.append(self._step(batch, self.draw_noise(batch[0]))[0])
+            noise = self.draw_noise(batch[0])
+            if self._matrix_shape and k == gradient_steps - 1:  # the next actions use it
+                self._set_exploration(noise)
+            rows.append(self._step(batch, noise)[0])
         model._n_updates += gradient_steps
         return means(self._step, rows)
 
@@ -121,8 +136,9 @@ class SacUpdate(OffPolicyUpdate):
 
         # The critics.
         with torch.no_grad():
+            next_noise = noise[0] if self._matrix_shape else noise[1]
             next_action, next_log_prob = self._sample(
-                state.actor.params, state, rows.next_obs, noise[1]
+                state.actor.params, state, rows.next_obs, next_noise
             )
             values = self._target_values(
                 state.target.params, state.target.constants, rows.next_obs, next_action
@@ -177,11 +193,27 @@ class SacUpdate(OffPolicyUpdate):
 
     def _sample(self, params: Tensor, state: State, obs: Any, noise: Tensor) -> Any:
         """Return actions in [−1, 1], (B, A), and their log-probabilities, (B, 1)."""
+        if self._matrix_shape:
+            return self._noisy_actions(params, state.actor.constants, obs, noise)
         mean, log_std, _ = self._distribution(params, state.actor.constants, obs)
         action = torch.tanh(mean + log_std.exp() * noise)
         log_prob = -0.5 * noise.square() - log_std - _LOG_SQRT_2PI
         log_prob = log_prob - torch.log(1.0 - action.square() + self._epsilon)
         return action, log_prob.sum(1, keepdim=True)
+
+    def _act_noisily(self, obs: Any, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what `_sample` returns, by the original's code with a given noise, (L, A)."""
+        actor = self._actor_module
+        self._set_exploration(noise.unsqueeze(0).expand(2, -1, -1), actor.log_std)
+        action, log_prob = actor.action_log_prob(obs)
+        return action, log_prob.unsqueeze(1)
+
+    def _set_exploration(self, noise: Tensor, log_std: Tensor | None = None) -> None:
+        """Set the matrices of state-dependent noise from normal numbers, (2, L, A)."""
+        actor = self._actor_module
+        std = actor.action_dist.get_std(actor.log_std.detach() if log_std is None else log_std)
+        actor.action_dist.exploration_mat = std * noise[0]
+        actor.action_dist.exploration_matrices = (std * noise[1]).unsqueeze(0)
 
     def _critic_constants(
         self, state: State, actor_params: Tensor | None = None
@@ -238,12 +270,11 @@ class EntropyModel(OffPolicyModel):
 
     def _make_update(self, batch_size: int, num_calls: int) -> OffPolicyUpdate:
         model: Any = self
-        if model.use_sde:
-            raise Unsupported(STATE_DEPENDENT)
         actor = model.actor
         if type(actor).action_log_prob is not self._actor_class.action_log_prob:
             raise Unsupported(f"its {type(actor).__name__} has its own action_log_prob")
-        if type(actor.action_dist) is not SquashedDiagGaussianDistribution:
+        kinds = SquashedDiagGaussianDistribution, StateDependentNoiseDistribution
+        if type(actor.action_dist) not in kinds:
             raise Unsupported(f"its actions follow a {type(actor.action_dist).__name__}")
         return self._update_class(model, batch_size, self._hyper(), self.acceleration, num_calls)
 

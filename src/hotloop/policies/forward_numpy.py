@@ -136,6 +136,15 @@ class Perceptron:
         np.add(out, bias, out)
         return out
 
+    def latent(self, obs: Array) -> Array:
+        """Return the input of the last layer in the last call, which had these rows.
+
+        The next call overwrites it. Without hidden layers it is the observations, float32.
+        """
+        if self._hidden:
+            return self._hidden[-1][2]
+        return obs.reshape(len(obs), self._obs_size).astype(np.float32, copy=False)
+
     def _allocate(self, num_rows: int) -> None:
         """Allocate arrays for a batch of this size. The batch size of a rollout rarely changes."""
         if num_rows == 1:
