@@ -78,7 +78,7 @@ REPLAY, BANDITS = "docs/replay-speed.md", "docs/bandit-speed.md"
 PIXELS, ROLLOUTS, PROFILER = "docs/pixels.md", "docs/workers-speed.md", "docs/profiler.md"
 CLUSTER = "docs/cluster.md"
 WORKERS = "docs/workers.md"
-ACCELERATE, ACCELERATED = "docs/accelerate.md", ("ppo", "sac", "td3", "dqn")
+ACCELERATE, ACCELERATED = "docs/accelerate.md", ("ppo", "recurrent_ppo", "sac", "td3", "dqn")
 PEER_CURVES = "--timesteps 100000 --seeds 5 --peer"
 SHORT_CURVES = "--timesteps 6000 --seeds 5 --peer --execution eager"
 
@@ -130,6 +130,7 @@ BENCHES: dict[str, Bench] = {
             "--algorithm dqn --against sb3 sbx",
             "--contender accelerated",
             "--contender accelerated --env-id HalfCheetah-v5 --timesteps 40960 --repeats 3",
+            "--contender accelerated --algorithm recurrent_ppo --repeats 3",
             "--contender accelerated --algorithm sac --timesteps 20000",
             "--contender accelerated --algorithm sac --timesteps 20000 --precision bfloat16",
             "--contender accelerated --algorithm td3 --timesteps 20000",
@@ -162,7 +163,7 @@ BENCHES: dict[str, Bench] = {
             f"--algorithm td3 {PEER_CURVES}",
             f"--algorithm dqn {PEER_CURVES}",
             "--contender accelerated --timesteps 102400 --seeds 5",
-            f"--contender accelerated --algorithm dqn {PEER_CURVES}",
+            "--contender accelerated --algorithm dqn --timesteps 500000 --seeds 5 --peer",
             "--contender accelerated --env-id HalfCheetah-v5 --timesteps 200000 --seeds 5",
         ),
         tables=(

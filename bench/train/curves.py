@@ -23,7 +23,13 @@ from typing import Any
 
 from bench import storage
 from bench.train.other_peers import DISTRIBUTIONS
-from bench.train.settings import add_options, complete_options, worker_settings, worker_suffix
+from bench.train.settings import (
+    add_options,
+    check_contender,
+    complete_options,
+    worker_settings,
+    worker_suffix,
+)
 from bench.train.speed import last_tenth_return, run_in_process
 from hotloop.base.statistics import student_t
 
@@ -66,6 +72,7 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help="train only missing seeds")
     options = parser.parse_args()
     complete_options(parser, options)
+    check_contender(parser, options)
     contender, task = options.contender, f"{options.algorithm}_{storage.file_name(options.env_id)}"
     name = f"curves_{task}" if contender == "hotloop" else f"{contender}_curves_{task}"
     peer_name = f"curves_{task}"

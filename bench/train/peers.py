@@ -13,7 +13,8 @@ import numpy as np
 
 from bench.train.settings import CATCH, COMMON, SETTINGS
 
-CONTRIB = {"tqc": "TQC", "crossq": "CrossQ"}  # classes of sb3-contrib
+# Classes of sb3-contrib.
+CONTRIB = {"tqc": "TQC", "crossq": "CrossQ", "recurrent_ppo": "RecurrentPPO"}
 
 
 def run_sb3(options: argparse.Namespace, library: str = "stable_baselines3") -> dict[str, Any]:
@@ -22,9 +23,9 @@ def run_sb3(options: argparse.Namespace, library: str = "stable_baselines3") -> 
 
     torch.set_num_threads(options.threads)
     settings = SETTINGS[options.algorithm][options.env_id]
-    if options.algorithm == "ppo":
+    if options.algorithm in ("ppo", "recurrent_ppo"):
         batch = settings["num_envs"] * settings["num_steps"]
-        all_settings = {**COMMON["ppo"], **settings}
+        all_settings = {**COMMON[options.algorithm], **settings}
         model_options = {
             "n_steps": settings["num_steps"],
             "batch_size": batch // settings["num_minibatches"],
@@ -35,9 +36,9 @@ def run_sb3(options: argparse.Namespace, library: str = "stable_baselines3") -> 
         }
     else:
         model_options = _off_policy_settings(options.algorithm, settings)
-    name = options.algorithm.upper()
-    if options.algorithm in CONTRIB:
-        library, name = "sb3_contrib", CONTRIB[options.algorithm]
+    name = CONTRIB.get(options.algorithm, options.algorithm.upper())
+    if options.algorithm in CONTRIB and library == "stable_baselines3":
+        library = "sb3_contrib"
     kind = getattr(importlib.import_module(library), name)
     return _run_baselines(kind, options, {**model_options, "device": "cpu"})
 
@@ -196,7 +197,7 @@ def _run_baselines(
             return True
 
     num_envs = SETTINGS[options.algorithm][options.env_id].get("num_envs", 1)
-    policy = "MlpPolicy"
+    policy = "MlpLstmPolicy" if options.algorithm == "recurrent_ppo" else "MlpPolicy"
     if options.env_id.startswith("ALE/"):
         policy, vec_env = "CnnPolicy", _games(options.env_id, num_envs, options.seed)
     elif options.env_id == CATCH:

@@ -38,6 +38,7 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
             "hidden_sizes": (),
         },
     },
+    "recurrent_ppo": {"CartPole-v1": {"num_envs": 8, "num_steps": 128, "num_minibatches": 8}},
     "sac": {"HalfCheetah-v5": {"learning_starts": 5_000}},
     "tqc": {
         "Pendulum-v1": {"learning_starts": 500, "hidden_sizes": (64, 64)},
@@ -74,6 +75,7 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
 # moves its targets at each update, and its policy maximizes the smaller of both critics.
 COMMON: dict[str, dict[str, Any]] = {
     "ppo": {"learning_rate": 3e-4, "update_epochs": 10},
+    "recurrent_ppo": {"learning_rate": 3e-4, "update_epochs": 10},
     "sac": {"policy_learning_rate": 3e-4, "critic_learning_rate": 3e-4, "policy_frequency": 1},
     "tqc": {"policy_learning_rate": 1e-3, "critic_learning_rate": 1e-3, "num_critics": 2},
     "crossq": {"policy_learning_rate": 1e-3, "critic_learning_rate": 1e-3},
@@ -81,11 +83,12 @@ COMMON: dict[str, dict[str, Any]] = {
     "dqn": {"double": False, "huber": 1.0, "max_grad_norm": 10.0, "update_to_data": 0.1},
 }
 # Threads of every contender's update. Tiny networks are slower on two.
-THREADS = {"ppo": 1, "sac": 2, "tqc": 1, "crossq": 1, "td3": 2, "dqn": 1}
+THREADS = {"ppo": 1, "recurrent_ppo": 1, "sac": 2, "tqc": 1, "crossq": 1, "td3": 2, "dqn": 1}
 TIMESTEPS = {
     **dict.fromkeys(("sac", "td3"), 10_000),
     **dict.fromkeys(("tqc", "crossq"), 6_000),
     "ppo": 102_400,
+    "recurrent_ppo": 10_240,
     "dqn": 100_000,
 }
 
@@ -115,6 +118,12 @@ def complete_options(parser: argparse.ArgumentParser, options: argparse.Namespac
         parser.error("--overlap and --schedule need --workers")
     if options.overlap and algorithm != "ppo":
         parser.error(f"--overlap is an option of ppo, not of {algorithm}")
+
+
+def check_contender(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Check that the contender has the algorithm."""
+    if (options.algorithm, options.contender) == ("recurrent_ppo", "hotloop"):
+        parser.error("recurrent_ppo is compared with `--contender accelerated`")
 
 
 def worker_settings(options: argparse.Namespace) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from bench.train.settings import (
     COMMON,
     SETTINGS,
     add_options,
+    check_contender,
     complete_options,
     worker_settings,
     worker_suffix,
@@ -163,6 +164,7 @@ def main() -> int:
         print(json.dumps(RUNNERS[options.worker](options)))
         return 0
 
+    check_contender(parser, options)
     learning_starts = SETTINGS[options.algorithm][options.env_id].get("learning_starts", 0)
     if options.execution != "eager" and not options.cold:
         # Fill the compiler's cache, so that the measured runs have a warm one.

@@ -19,7 +19,7 @@ Public names are loaded on first use: importing hotloop does not import Stable-B
 # * on_policy.py: the mixin of on-policy classes; ppo.py, a2c.py and others: one class each.
 # * off_policy.py: the mixin of off-policy classes; sac.py, td3.py, dqn.py,
 #   quantiles.py.
-# * acting.py, acting_off_policy.py: the twins on NumPy that act for perceptrons.
+# * acting.py, acting_recurrent.py, acting_off_policy.py: the twins on NumPy that act.
 # * sampling.py: batches of the replay buffer, which stays Stable-Baselines3's own.
 # * script.py: the process of hotloop accelerate; import_hook.py puts the classes in place, and
 #   report.py makes the text at the end.
@@ -36,10 +36,23 @@ if TYPE_CHECKING:
     from hotloop.accelerate.maskable_ppo import MaskablePPO
     from hotloop.accelerate.ppo import PPO
     from hotloop.accelerate.quantiles import QRDQN, TQC
+    from hotloop.accelerate.recurrent_ppo import RecurrentPPO
     from hotloop.accelerate.sac import SAC
     from hotloop.accelerate.td3 import DDPG, TD3
 
-__all__ = ["A2C", "DDPG", "DQN", "PPO", "QRDQN", "SAC", "TD3", "TQC", "MaskablePPO", "accelerate"]
+__all__ = [
+    "A2C",
+    "DDPG",
+    "DQN",
+    "PPO",
+    "QRDQN",
+    "SAC",
+    "TD3",
+    "TQC",
+    "MaskablePPO",
+    "RecurrentPPO",
+    "accelerate",
+]
 
 _PUBLIC = {
     "A2C": "hotloop.accelerate.a2c",
@@ -48,13 +61,14 @@ _PUBLIC = {
     "MaskablePPO": "hotloop.accelerate.maskable_ppo",
     "PPO": "hotloop.accelerate.ppo",
     "QRDQN": "hotloop.accelerate.quantiles",
+    "RecurrentPPO": "hotloop.accelerate.recurrent_ppo",
     "SAC": "hotloop.accelerate.sac",
     "TD3": "hotloop.accelerate.td3",
     "TQC": "hotloop.accelerate.quantiles",
     "accelerate": "hotloop.accelerate.classes",
 }
 
-_CONTRIB = ("MaskablePPO", "QRDQN", "TQC")
+_CONTRIB = ("MaskablePPO", "QRDQN", "RecurrentPPO", "TQC")
 
 
 def __getattr__(name: str) -> object:

@@ -31,6 +31,7 @@ _ORIGINALS = (
     "stable_baselines3.common.distributions",
     "sb3_contrib.common.maskable.policies",
     "sb3_contrib.common.maskable.distributions",
+    "sb3_contrib.common.recurrent.policies",
 )
 
 
@@ -76,12 +77,18 @@ class ActingTwin:
             masks = {} if action_masks is None else {"action_masks": action_masks}
             return self._forward(obs, deterministic, **masks)
         rows = obs.numpy()
+        return self.act(rows, rows, action_masks)
+
+    def act(
+        self, policy_rows: Array, value_rows: Array, masks: Array | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the result of a call from the inputs of both perceptrons, (N, …)."""
         policy, value = self._perceptrons
-        outputs = policy(rows, None)
-        actions, log_prob = self._draw(outputs, policy.latent(rows), action_masks)
+        outputs = policy(policy_rows, None)
+        actions, log_prob = self._draw(outputs, policy.latent(policy_rows), masks)
         return (
             torch.from_numpy(actions.reshape(-1, *self._shape)),
-            torch.from_numpy(value(rows, None)),
+            torch.from_numpy(value(value_rows, None)),
             torch.from_numpy(log_prob),
         )
 
@@ -92,12 +99,21 @@ def acting_twin(policy: Any) -> ActingTwin:
     Raises:
         Unsupported: the policy is not a perceptron on vectors, or overrides its forward.
     """
+    check_acting(policy)
+    return ActingTwin(policy, action_draw(policy))
+
+
+def check_acting(policy: Any) -> None:
+    """Check that a policy acts by the original's code, with perceptrons on vectors.
+
+    Raises:
+        Unsupported: it does not.
+    """
     _check_methods(policy)
     check_vectors(policy, [policy.pi_features_extractor, policy.vf_features_extractor])
     if type(policy.mlp_extractor) is not MlpExtractor:
         name = type(policy.mlp_extractor).__name__
         raise Unsupported(f"its mlp_extractor is {name}, not MlpExtractor")
-    return ActingTwin(policy, action_draw(policy))
 
 
 def check_vectors(policy: Any, extractors: Sequence[Any]) -> None:
@@ -318,9 +334,7 @@ class _CategoryDraw:
         """Return True, since there is nothing to read."""
         return True
 
-    def __call__(
-        self, logits: Array, latent: Array, masks: Array | None
-    ) -> tuple[Array, Array]:
+    def __call__(self, logits: Array, latent: Array, masks: Array | None) -> tuple[Array, Array]:
         """Return actions, (N, distributions), and their log-probabilities, (N,)."""
         if masks is not None:
             # The number by which sb3-contrib replaces the logits of forbidden actions.

@@ -93,8 +93,8 @@ def _state_dependent_twin(
     """Return the function of `squashed_gaussian_twin` for state-dependent noise (gSDE)."""
     last, limit = actor.mu, np.inf
     if isinstance(last, nn.Sequential):  # a linear layer, and limits of its output
-        last, limits = last
-        limit = limits.max_val
+        limits: Any = last[1]
+        last, limit = last[0], float(limits.max_val)
     stack = LayerStack([*hidden, last], activation)
 
     def act(obs: Array) -> Array:

@@ -15,6 +15,10 @@ CLASSES = {
     "MaskablePPO": ("sb3_contrib.ppo_mask.ppo_mask", "hotloop.accelerate.maskable_ppo"),
     "PPO": ("stable_baselines3.ppo.ppo", "hotloop.accelerate.ppo"),
     "QRDQN": ("sb3_contrib.qrdqn.qrdqn", "hotloop.accelerate.quantiles"),
+    "RecurrentPPO": (
+        "sb3_contrib.ppo_recurrent.ppo_recurrent",
+        "hotloop.accelerate.recurrent_ppo",
+    ),
     "SAC": ("stable_baselines3.sac.sac", "hotloop.accelerate.sac"),
     "TQC": ("sb3_contrib.tqc.tqc", "hotloop.accelerate.quantiles"),
     "TD3": ("stable_baselines3.td3.td3", "hotloop.accelerate.td3"),

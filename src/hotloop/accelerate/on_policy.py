@@ -8,7 +8,7 @@ the rollout buffer and records the values that the original records.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 import torch
@@ -23,7 +23,7 @@ from hotloop.accelerate.acceleration import (
     hyper_tensors,
     set_hyper,
 )
-from hotloop.accelerate.acting import acting_twin
+from hotloop.accelerate.acting import ActingTwin, acting_twin
 from hotloop.accelerate.flat_parameters import FlatParameters, ModuleState
 from hotloop.accelerate.module_calls import (
     ModuleFunction,
@@ -58,7 +58,8 @@ class PolicyUpdate:
         num_calls: expected number of gradient steps.
 
     Attributes:
-        parameters: the policy's parameters as one vector.
+        policy: the policy.
+        parameters: its parameters as one vector.
         batch_size: rows of a minibatch.
         hyper: the hyper-parameters, a NamedTuple of 0-d tensors.
         learn_id: identifies the call of `learn` for which the execution was chosen.
@@ -74,7 +75,7 @@ class PolicyUpdate:
         acceleration: Acceleration,
         num_calls: int,
     ) -> None:
-        policy = model.policy
+        self.policy = policy = model.policy
         self.parameters = FlatParameters(policy, policy.optimizer)
         self.batch_size = batch_size
         self.learn_id = model.start_time
@@ -152,11 +153,10 @@ class PolicyUpdate:
         num_leaves = 1 if self._obs_keys is None else len(self._obs_keys)
         fields = dict(zip(self._fields, minibatch[num_leaves:], strict=True))
         actions = fields["actions"].long().flatten() if self._is_discrete else fields["actions"]
-        masks = {"action_masks": fields["action_masks"]} if "action_masks" in fields else {}
 
         def loss(params: Tensor) -> tuple[Tensor, Any]:
-            values, log_prob, entropy = self._evaluate(
-                params, state.constants, observations, actions, **masks
+            values, log_prob, entropy = self.evaluate(
+                params, state.constants, observations, actions, fields
             )
             total, metrics, active = self._objective(
                 values.flatten(), log_prob, entropy, fields, hyper
@@ -172,11 +172,32 @@ class PolicyUpdate:
         rule.step(state.params, grad, state.moments, steps, hyper.learning_rate, active)
         return metrics
 
+    def evaluate(
+        self,
+        params: Tensor,
+        constants: dict[str, Tensor],
+        observations: Any,
+        actions: Tensor,
+        fields: dict[str, Tensor],
+    ) -> Any:
+        """Return values, log-probabilities and entropies (or None), as the policy computes them.
+
+        Args:
+            params: the parameters, (P,).
+            constants: see `ModuleState`.
+            observations: the observations of B rows, a tensor or a dictionary of them.
+            actions: the actions, (B, …).
+            fields: the fields of the minibatch.
+        """
+        masks = {"action_masks": fields["action_masks"]} if "action_masks" in fields else {}
+        return self._evaluate(params, constants, observations, actions, **masks)
+
 
 class OnPolicyModel(AcceleratedModel):
     """The mixin of the accelerated on-policy classes."""
 
     _fields: tuple[str, ...] = ("actions", "old_values", "old_log_prob", "advantages", "returns")
+    _update_class: type[PolicyUpdate] = PolicyUpdate
 
     def _hyper(self) -> Any:
         """Return the current hyper-parameters, a NamedTuple of floats with `learning_rate`."""
@@ -198,6 +219,19 @@ class OnPolicyModel(AcceleratedModel):
         """Return the rows of a minibatch."""
         raise NotImplementedError
 
+    def _check_policy(self) -> None:
+        """Raise Unsupported if the update can't use the policy."""
+
+    def _minibatches(self, size: int) -> Iterator[Any]:
+        """Return the minibatches of one pass over the rollout, in a random order."""
+        model: Any = self
+        return model.rollout_buffer.get(size)
+
+    def _acting_twin(self) -> ActingTwin:
+        """Return the policy's forward on NumPy, or raise Unsupported."""
+        model: Any = self
+        return acting_twin(model.policy)
+
     def prepared_update(self) -> PolicyUpdate | None:
         """Return the update for the current parameters and settings, or None to fall back."""
         model: Any = self
@@ -211,14 +245,14 @@ class OnPolicyModel(AcceleratedModel):
         )
 
     def _prepare_update(self) -> PolicyUpdate:
+        self._check_policy()
         hyper, size = self._hyper(), self._minibatch_size()
         calls = self._expected_calls()
-        update = PolicyUpdate(
+        update = self._update_class(
             self, self._objective(), hyper, size, self._fields, self.acceleration, calls
         )
-        model: Any = self
         with unchanged_generators():  # for the order of the minibatches
-            update.try_out(next(model.rollout_buffer.get(size)))
+            update.try_out(next(iter(self._minibatches(size))))
         return update
 
     def _expected_calls(self) -> int:
@@ -235,7 +269,7 @@ class OnPolicyModel(AcceleratedModel):
         policy = model.policy
         # The layers, since the twin reads those that the policy had.
         key = (*policy.modules(), vars(policy).get("forward"))
-        twin = self.prepared("acting", key, lambda: acting_twin(policy))
+        twin = self.prepared("acting", key, self._acting_twin)
         if twin is None or not twin.refresh():
             return super().collect_rollouts(*args, **kwargs)  # pyright: ignore
         replaced = replaced_attribute(policy, "forward", twin)

@@ -108,7 +108,7 @@ class ClippedPolicyModel(OnPolicyModel):
         for epoch in range(model.n_epochs):
             last_epoch = []
             kl = -math.inf
-            for samples in model.rollout_buffer.get(model.batch_size):
+            for samples in self._minibatches(model.batch_size):
                 last_epoch.append(update(samples))
                 kl = last_epoch[-1]["approx_kl"]
                 # A minibatch with too large a KL has changed nothing, see `clipped_objective`.

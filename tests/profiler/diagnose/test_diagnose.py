@@ -696,8 +696,13 @@ def test_not_launch_bound(backward_s, dispatch_s):
 SB3 = "/x/lib/python3.11/site-packages/stable_baselines3"
 
 
-def learning_with_sb3(backward_s=0.0005, file=f"{SB3}/ppo/ppo.py", train=f"{SB3}/ppo/ppo.py"):
-    learn, forward = f"PPO.learn ({file}:311)", f"Linear.forward ({TORCH}/nn/modules/linear.py:9)"
+def learning_with_sb3(
+    backward_s=0.0005, file=f"{SB3}/ppo/ppo.py", train=f"{SB3}/ppo/ppo.py", name="PPO"
+):
+    learn, forward = (
+        f"{name}.learn ({file}:311)",
+        f"Linear.forward ({TORCH}/nn/modules/linear.py:9)",
+    )
     return process(
         spans=repeat("backward", 1000, 0.01, took_s=backward_s),
         samples=[
@@ -732,11 +737,18 @@ def test_a_class_of_stable_baselines3_without_a_faster_twin(fields):
     assert apply(networks.stable_baselines3, learning_with_sb3(**fields)) is None
 
 
+def test_recurrent_ppo_has_a_faster_twin_with_large_networks():
+    file = "/x/lib/python3.11/site-packages/sb3_contrib/ppo_recurrent/ppo_recurrent.py"
+    evidence = learning_with_sb3(backward_s=0.05, file=file, name="RecurrentPPO")
+    diagnosis = apply(networks.stable_baselines3, evidence)
+    assert "from hotloop.accelerate import RecurrentPPO" in diagnosis.advice
+
+
 def test_known_classes_are_accelerated():
     pytest.importorskip("stable_baselines3")
     from hotloop.accelerate.classes import CLASSES
 
-    for name in ("PPO", "A2C", "MaskablePPO"):
+    for name in ("PPO", "A2C", "MaskablePPO", "RecurrentPPO"):
         module, _ = CLASSES[name]
         file = f"/x/lib/python3.11/site-packages/{module.replace('.', '/')}.py"
         assert is_in("accelerated", Frame(f"{name}.learn", file, 1)), name

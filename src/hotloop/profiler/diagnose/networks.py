@@ -178,8 +178,9 @@ def stable_baselines3(evidence: Evidence) -> Explanation | None:
             names[name] = names.get(name, 0.0) + row.ns
     name = max(names, key=lambda name: names[name], default="")
     mean_ns = evidence.mean_ns("backward")
-    is_large = mean_ns > LIMITS.launch_bound_ns or evidence.gpu is not None
-    if not name or is_large or not evidence.has_enough_samples:
+    # RecurrentPPO calls its LSTM for each step of a sequence, so that large ones waste time too.
+    is_large = mean_ns > LIMITS.launch_bound_ns and name != "RecurrentPPO"
+    if not name or is_large or evidence.gpu is not None or not evidence.has_enough_samples:
         return None
     return Explanation(
         LIMITS.accelerated_saving * names[name],

@@ -1,0 +1,156 @@
+"""RecurrentPPO of sb3-contrib with hotloop's update and acting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import sb3_contrib
+import torch
+from sb3_contrib.common.recurrent.buffers import (
+    RecurrentDictRolloutBuffer,
+    RecurrentRolloutBuffer,
+)
+from sb3_contrib.common.recurrent.policies import RecurrentActorCriticPolicy
+from sb3_contrib.common.recurrent.type_aliases import RNNStates
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from hotloop.accelerate.acceleration import Unsupported
+from hotloop.accelerate.acting_recurrent import check_lstms, lstm_layers, recurrent_twin
+from hotloop.accelerate.module_calls import replaced_attribute
+from hotloop.accelerate.on_policy import OnPolicyModel, PolicyUpdate
+from hotloop.accelerate.ppo import ClippedPolicyModel
+from hotloop.policies.recurrence import unroll_rows
+from hotloop.types import Array
+
+_STATES = ("hidden_states_pi", "cell_states_pi", "hidden_states_vf", "cell_states_vf")
+
+
+class SequenceRows(NamedTuple):
+    """A minibatch of B rows: sequences one after another, without padding.
+
+    Attributes:
+        hidden_states_pi, cell_states_pi, hidden_states_vf, cell_states_vf: states of the LSTMs
+            before each row where a sequence starts, 0 if an episode starts there, float32,
+            (B, layers, H). The other rows are 0.
+        starts: whether a sequence starts at the row, bool, (B,).
+    """
+
+    observations: Any
+    actions: Tensor
+    old_values: Tensor
+    old_log_prob: Tensor
+    advantages: Tensor
+    returns: Tensor
+    hidden_states_pi: Tensor
+    cell_states_pi: Tensor
+    hidden_states_vf: Tensor
+    cell_states_vf: Tensor
+    starts: Tensor
+
+
+class RecurrentPolicyUpdate(PolicyUpdate):
+    """One gradient step of a policy with LSTMs.
+
+    The original pads the sequences of a minibatch and steps through them one by one. Here an LSTM
+    is one operation on rows without padding, whose number does not change.
+    """
+
+    def evaluate(
+        self,
+        params: Tensor,
+        constants: dict[str, Tensor],
+        observations: Any,
+        actions: Tensor,
+        fields: dict[str, Tensor],
+    ) -> Any:
+        """See `PolicyUpdate.evaluate`."""
+        hidden_pi, cell_pi, hidden_vf, cell_vf = (fields[name] for name in _STATES)
+        states = RNNStates((hidden_pi, cell_pi), (hidden_vf, cell_vf))
+        with replaced_attribute(self.policy, "_process_sequence", lstm_rows):
+            return self._evaluate(
+                params, constants, observations, actions, states, fields["starts"]
+            )
+
+
+def lstm_rows(
+    features: Tensor, states: tuple[Tensor, Tensor], starts: Tensor, lstm: nn.LSTM
+) -> tuple[Tensor, None]:
+    """Return the outputs of an LSTM, (B, H), in place of `_process_sequence` of the original.
+
+    Args:
+        features: its inputs, float32, (B, F).
+        states: hidden states and cells, see `SequenceRows`.
+        starts: see `SequenceRows`.
+        lstm: the layers.
+    """
+    for k, (weight, recurrent, bias) in enumerate(lstm_layers(lstm)):
+        memory = torch.cat([x[:, k] for x in states], 1)
+        inputs = linear(features, weight, bias)
+        features = unroll_rows(inputs, recurrent.t(), memory, starts)
+    return features, None
+
+
+def sequence_rows(buffer: Any, indices: Array, env_change: Array) -> SequenceRows:
+    """Return a minibatch of a recurrent rollout buffer, in place of its `_get_samples`.
+
+    Args:
+        buffer: the buffer.
+        indices: rows of the buffer, int64, (B,).
+        env_change: whether the rows of an environment begin, for all rows of the buffer, (R, 1).
+    """
+    begins = buffer.episode_starts[indices].reshape(-1)
+    starts = np.logical_or(begins, env_change[indices].reshape(-1))
+    starts[0] = True
+    # Only the first rows of sequences that continue an episode have a state.
+    places = np.flatnonzero(starts & (begins == 0.0))
+    states: list[Tensor] = []
+    for name in _STATES:
+        stored = getattr(buffer, name)
+        rows = np.zeros((len(indices), *stored.shape[1:]), np.float32)
+        rows[places] = stored[indices[places]]
+        states.append(torch.from_numpy(rows))
+    observations = buffer.observations
+    if isinstance(observations, dict):
+        obs: Any = {name: torch.from_numpy(x[indices]) for name, x in observations.items()}
+    else:
+        obs = torch.from_numpy(observations[indices])
+    scalars = (buffer.values, buffer.log_probs, buffer.advantages, buffer.returns)
+    return SequenceRows(
+        obs,
+        torch.from_numpy(buffer.actions[indices]),
+        *(torch.from_numpy(x[indices].reshape(-1)) for x in scalars),
+        *states,  # pyright: ignore[reportCallIssue]
+        torch.from_numpy(starts),
+    )
+
+
+class RecurrentPPO(ClippedPolicyModel, sb3_contrib.RecurrentPPO):  # pyright: ignore
+    """`sb3_contrib.RecurrentPPO` with hotloop's update and acting."""
+
+    _fields = (*OnPolicyModel._fields, *_STATES, "starts")
+    _update_class = RecurrentPolicyUpdate
+
+    def _check_policy(self) -> None:
+        policy: Any = self.policy
+        for name in ("evaluate_actions", "_process_sequence"):
+            original = getattr(RecurrentActorCriticPolicy, name)
+            if getattr(type(policy), name) is not original or name in vars(policy):
+                raise Unsupported(f"its {type(policy).__name__} has its own {name}")
+        kinds = RecurrentRolloutBuffer, RecurrentDictRolloutBuffer
+        if type(self.rollout_buffer) not in kinds:
+            raise Unsupported(f"its rollout buffer is {type(self.rollout_buffer).__name__}")
+        check_lstms(policy)
+        if any("running_" in name for name, _ in policy.named_buffers()):
+            raise Unsupported("its running statistics contain the original's padding")
+
+    def _minibatches(self, size: int) -> Iterator[Any]:
+        buffer: Any = self.rollout_buffer
+        with replaced_attribute(buffer, "_get_samples", partial(sequence_rows, buffer)):
+            yield from buffer.get(size)
+
+    def _acting_twin(self) -> Any:
+        return recurrent_twin(self.policy)
