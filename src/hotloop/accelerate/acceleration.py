@@ -23,6 +23,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from hotloop.learner import Mode, choose
+from hotloop.learner.execution import ExecutionChoice
 from hotloop.learner.updates import BoundUpdate
 
 LOGGER = logging.getLogger("hotloop.accelerate")
@@ -90,6 +91,7 @@ class Acceleration:
         num_calls: int,
         batch_size: int,
         num_parameters: int,
+        eager_reason: str = "",
     ) -> BoundUpdate:
         """Return an update that is executed as `SETTINGS` request.
 
@@ -102,8 +104,12 @@ class Acceleration:
             num_calls: expected number of calls, which decides whether compiling pays.
             batch_size: B.
             num_parameters: P.
+            eager_reason: the reason why the update can't be compiled. Empty: it can.
         """
-        choice = _choose(num_calls, batch_size, num_parameters)
+        if eager_reason:
+            choice = ExecutionChoice(False, f"eager: {eager_reason}")
+        else:
+            choice = _choose(num_calls, batch_size, num_parameters)
         self.updates[name] = BoundUpdate(function, state, hyper, choice, name)
         return self.updates[name]
 

@@ -262,7 +262,7 @@ class _GaussianDraw:
         self._constant = np.float32(log_std.sum() + _LOG_SQRT_2PI * len(log_std))
         return math.isfinite(self._constant)
 
-    def __call__(self, mean: Array, latent: Array, masks: None) -> tuple[Array, Array]:
+    def __call__(self, mean: Array, latent: Array, masks: Array | None) -> tuple[Array, Array]:
         """Return actions, (N, A), and their log-probabilities, (N,)."""
         noise = self._noise.normal(mean.shape)
         actions = mean + self._std * noise
@@ -285,7 +285,7 @@ class _StateDependentDraw:
         self._variance = std * std
         return math.isfinite(self._variance.sum())
 
-    def __call__(self, mean: Array, latent: Array, masks: None) -> tuple[Array, Array]:
+    def __call__(self, mean: Array, latent: Array, masks: Array | None) -> tuple[Array, Array]:
         """Return actions, (N, A), and their log-probabilities, (N,)."""
         distribution = self._policy.action_dist
         actions = mean + state_dependent_noise(distribution, latent)

@@ -79,28 +79,6 @@ def check_lstms(policy: Any) -> None:
                 raise Unsupported(f"its LSTM's {name} is {getattr(lstm, name)}")
 
 
-def lstm_layers(lstm: nn.LSTM) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Return the weights, (4 H, inputs), recurrent weights, (4 H, H), and biases of each layer.
-
-    The gates are in the order of hotloop's LSTM.
-    """
-    layers: list[tuple[Tensor, Tensor, Tensor]] = []
-    for k in range(lstm.num_layers):
-        weight, recurrent = (getattr(lstm, f"weight_{kind}_l{k}") for kind in ("ih", "hh"))
-        if lstm.bias:
-            bias = getattr(lstm, f"bias_ih_l{k}") + getattr(lstm, f"bias_hh_l{k}")
-        else:
-            bias = weight.new_zeros(len(weight))
-        layers.append((_sorted(weight), _sorted(recurrent), _sorted(bias)))
-    return layers
-
-
-def _sorted(gates: Tensor) -> Tensor:
-    """Return the rows of torch's gates i, f, g, o in the order i, f, o, g."""
-    input_gate, forget_gate, candidate, output_gate = gates.chunk(4)
-    return torch.cat([input_gate, forget_gate, output_gate, candidate])
-
-
 class _Lstm:
     """The layers of an LSTM on copies of its parameters."""
 
@@ -112,13 +90,21 @@ class _Lstm:
     def refresh(self) -> bool:
         """Read the current parameters, and return whether all are finite."""
         is_finite = True
-        with torch.no_grad():
-            parameters = lstm_layers(self._lstm)
-        for layer, (weight, recurrent, bias) in zip(self._layers, parameters, strict=True):
-            rows = torch.cat([weight, recurrent], 1).numpy().T
-            layer.load(rows, bias.numpy())
-            is_finite &= bool(np.isfinite(rows.sum() + bias.sum().item()))
+        for k, layer in enumerate(self._layers):
+            weight, recurrent = self._parameter("weight_ih", k), self._parameter("weight_hh", k)
+            weights = np.concatenate([weight, recurrent], 1)
+            bias = np.zeros(len(weight), np.float32)
+            if self._lstm.bias:
+                bias = self._parameter("bias_ih", k) + self._parameter("bias_hh", k)
+            layer.load(weights.T, bias)
+            is_finite &= bool(np.isfinite(weights.sum() + bias.sum()))
         return is_finite
+
+    def _parameter(self, name: str, layer: int) -> Array:
+        """Return a parameter with torch's gates i, f, g, o in the order i, f, o, g."""
+        values = getattr(self._lstm, f"{name}_l{layer}").detach().numpy()
+        input_gate, forget_gate, candidate, output_gate = np.split(values, 4)
+        return np.concatenate([input_gate, forget_gate, output_gate, candidate])
 
     def __call__(
         self, rows: Array, states: tuple[Tensor, ...], keeps: Array

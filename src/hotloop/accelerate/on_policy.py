@@ -63,7 +63,10 @@ class PolicyUpdate:
         batch_size: rows of a minibatch.
         hyper: the hyper-parameters, a NamedTuple of 0-d tensors.
         learn_id: identifies the call of `learn` for which the execution was chosen.
+        eager_reason: the reason why the update can't be compiled, empty if it can.
     """
+
+    eager_reason = ""
 
     def __init__(
         self,
@@ -96,6 +99,7 @@ class PolicyUpdate:
             num_calls=num_calls,
             batch_size=batch_size,
             num_parameters=self.num_parameters,
+            eager_reason=self.eager_reason,
         )
 
     @property

@@ -164,87 +164,6 @@ def _lstm_backward_like(
     return torch.empty_like(gates)
 
 
-def unroll_rows(
-    inputs: Tensor, recurrent: Tensor, initial_memory: Tensor, starts: Tensor
-) -> Tensor:
-    """Return the outputs of an LSTM for sequences of any lengths, one after another, (B, H).
-
-    Args:
-        inputs: W x + b of each row, float32, (B, G).
-        recurrent: U, float32, (H, G).
-        initial_memory: hidden state before each row, float32, (B, M), without a gradient. Only
-            those of the first rows of sequences are read.
-        starts: whether a sequence starts at the row, bool, (B,). The first is True.
-    """
-    return _lstm_rows(inputs, recurrent, initial_memory, starts)[0]
-
-
-@torch.library.custom_op("hotloop::lstm_rows", mutates_args=())
-def _lstm_rows(
-    inputs: Tensor, recurrent: Tensor, initial_memory: Tensor, starts: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the outputs of `_lstm` for each row."""
-    # The number of sequences and their lengths differ between calls, which a compiled update would
-    # not allow. So the sequences are padded within this operation.
-    rows, places = _padded_rows(starts)
-    results = _lstm(
-        _padded(inputs, rows),
-        recurrent,
-        initial_memory[starts],
-        inputs.new_ones((*rows.shape, 1)),
-    )
-    outputs, gates, memories = (x.flatten(0, 1)[places] for x in results)
-    return outputs, gates, memories
-
-
-@_lstm_rows.register_fake
-def _lstm_rows_like(
-    inputs: Tensor, recurrent: Tensor, initial_memory: Tensor, starts: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    outputs = inputs.new_empty((len(inputs), recurrent.shape[0]))
-    return outputs, torch.empty_like(inputs), torch.empty_like(initial_memory)
-
-
-@torch.library.custom_op("hotloop::lstm_rows_backward", mutates_args=())
-def _lstm_rows_backward(
-    grad: Tensor, recurrent: Tensor, gates: Tensor, memories: Tensor, starts: Tensor
-) -> Tensor:
-    """Return the gradient of the inputs, (B, G), from the outputs' gradient, (B, H)."""
-    rows, places = _padded_rows(starts)
-    grad, gates, memories = (_padded(x, rows) for x in (grad, gates, memories))
-    mask = grad.new_ones((*rows.shape, 1))
-    return _lstm_backward(grad, recurrent, gates, memories, mask).flatten(0, 1)[places]
-
-
-@_lstm_rows_backward.register_fake
-def _lstm_rows_backward_like(
-    grad: Tensor, recurrent: Tensor, gates: Tensor, memories: Tensor, starts: Tensor
-) -> Tensor:
-    return torch.empty_like(gates)
-
-
-def _padded_rows(starts: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the row of each step of each sequence, (L, S), and each row's place in it, (B,).
-
-    The row is B after the end of a sequence.
-    """
-    count = len(starts)
-    order = torch.arange(count)
-    first_rows = order[starts]
-    sequence = starts.cumsum(0) - 1
-    step = order - first_rows[sequence]
-    places = step * len(first_rows) + sequence
-    rows = torch.full((int(step.max()) + 1, len(first_rows)), count)
-    rows.view(-1)[places] = order
-    return rows, places
-
-
-def _padded(values: Tensor, rows: Tensor) -> Tensor:
-    """Return the values of the rows, (L, S, …), 0 after the end of a sequence."""
-    zero = values.new_zeros((1, *values.shape[1:]))
-    return torch.cat([values, zero])[rows]
-
-
 @torch.library.custom_op("hotloop::gru", mutates_args=())
 def _gru(
     inputs: Tensor, recurrent: Tensor, initial_memory: Tensor, mask: Tensor
@@ -333,13 +252,6 @@ def _lstm_gradient(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Any, ...]:
     return input_grads, _recurrent_gradient(outputs, input_grads), None, None
 
 
-def _lstm_rows_gradient(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Any, ...]:
-    recurrent, gates, memories, starts = ctx.saved_tensors
-    input_grads = _lstm_rows_backward(grad.contiguous(), recurrent, gates, memories, starts)
-    outputs = memories[:, : recurrent.shape[0]]
-    return input_grads, outputs.t() @ input_grads, None, None
-
-
 def _gru_gradient(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Any, ...]:
     recurrent, gates, memories, products, mask = ctx.saved_tensors
     input_grads, product_grads = _gru_backward(
@@ -354,5 +266,4 @@ def _recurrent_gradient(outputs: Tensor, product_grads: Tensor) -> Tensor:
 
 
 torch.library.register_autograd(_lstm, _lstm_gradient, setup_context=_save_for_backward)
-torch.library.register_autograd(_lstm_rows, _lstm_rows_gradient, setup_context=_save_for_backward)
 torch.library.register_autograd(_gru, _gru_gradient, setup_context=_save_for_backward)
