@@ -424,13 +424,7 @@ def time_by_line(rows: Iterable[SampleRow]) -> list[tuple[CodeLine, TimeSum]]:
     """Return the weighted time of each user's line, most expensive first."""
     shares: dict[CodeLine, TimeSum] = {}
     for row in rows:
-        sample, weight = row.sample, row.weight
-        shares.setdefault(row.leaf, TimeSum()).add(
-            round(weight * sample.elapsed_ns),
-            round(weight * sample.on_core_ns),
-            round(weight * sample.queued_ns),
-            sample.count,
-        )
+        shares.setdefault(row.leaf, TimeSum()).add(TimeSum.of(row.sample, row.weight))
     return sorted(shares.items(), key=lambda item: -item[1].elapsed_ns)
 
 

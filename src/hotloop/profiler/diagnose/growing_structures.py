@@ -8,7 +8,7 @@ from functools import lru_cache
 from hotloop.profiler.diagnose import source
 from hotloop.profiler.diagnose.source import CodeBlock
 from hotloop.profiler.session.catalogues import WORDS
-from hotloop.profiler.session.syntax import nodes, parse_file
+from hotloop.profiler.session.syntax import called_name, nodes, parse_file
 
 # Number of callers through which a parameter is traced.
 _MAX_CALLERS = 2
@@ -58,8 +58,7 @@ def _persists(file: str, node: ast.expr, line: int, callers: int) -> bool:
     if isinstance(node, ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp):
         return any(_persists(file, part.iter, line, callers) for part in node.generators)
     if isinstance(node, ast.Call):
-        name = getattr(node.func, "attr", None) or getattr(node.func, "id", "")
-        return name in WORDS["views"] and any(
+        return called_name(node) in WORDS["views"] and any(
             _persists(file, x, line, callers) for x in _operands(node)
         )
     if isinstance(node, ast.Attribute):
@@ -99,7 +98,7 @@ def _name_persists(file: str, name: str, line: int, callers: int) -> bool:
         return bool(lines)
     loop = source.loop_in_function(file, line)
     while loop is not None and source.is_comprehension(file, loop):
-        outer = (x for x in source.loops_around(file, line) if x.num_lines > loop.num_lines)
+        outer = (x for x in source.loops_around(file, line) if len(x.lines) > len(loop.lines))
         loop = next((x for x in outer if x.first >= around.first), None)
     return loop is not None and not any(x in loop for x in lines)
 
@@ -108,11 +107,8 @@ def _receives_persistent_argument(
     file: str, function: str, name: str, index: int, callers: int
 ) -> bool:
     """Return whether some call of a function passes a persistent structure for a parameter."""
-    tree = parse_file(file)
-    for call in ast.walk(tree) if tree else ():
-        if not isinstance(call, ast.Call):
-            continue
-        if (getattr(call.func, "attr", None) or getattr(call.func, "id", "")) != function:
+    for call in nodes(file, ast.Call):
+        if called_name(call) != function:
             continue
         values = [x.value for x in call.keywords if x.arg == name] + call.args[index : index + 1]
         if any(_persists(file, value, call.lineno, callers) for value in values):

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from hotloop.profiler.diagnose.source import CodeBlock
 from hotloop.profiler.session.catalogues import WORDS
-from hotloop.profiler.session.syntax import names_in, nodes
+from hotloop.profiler.session.syntax import called_name, names_in, nodes
 
 # Up to this many products take no longer than stacking their operands.
 _FEW = 4
@@ -21,7 +21,7 @@ def multiplies_row_by_row(file: str, loop: CodeBlock) -> bool:
     may be layers, or members of a population, each of which has its own matrix.
     """
     for node in nodes(file, ast.ListComp, ast.GeneratorExp, ast.SetComp):
-        if CodeBlock(node.lineno, node.end_lineno or node.lineno) != loop:
+        if CodeBlock.of(node) != loop:
             continue
         if any(_is_short_range(generator.iter) for generator in node.generators):
             continue
@@ -48,14 +48,9 @@ def _factors(tree: ast.AST) -> list[tuple[ast.AST, ast.AST]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
             found.append((node.left, node.right))
-        elif isinstance(node, ast.Call):
-            name = getattr(node.func, "attr", None) or getattr(node.func, "id", None)
-            if name in WORDS["plain_products"] and len(node.args) == 2:
+        elif isinstance(node, ast.Call) and called_name(node) in WORDS["plain_products"]:
+            if len(node.args) == 2:
                 found.append((node.args[0], node.args[1]))
-            elif (
-                name in WORDS["plain_products"]
-                and len(node.args) == 1
-                and isinstance(node.func, ast.Attribute)
-            ):
+            elif len(node.args) == 1 and isinstance(node.func, ast.Attribute):
                 found.append((node.func.value, node.args[0]))
     return found

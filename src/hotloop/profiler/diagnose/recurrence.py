@@ -8,32 +8,23 @@ from functools import lru_cache
 from hotloop.profiler.diagnose import source
 from hotloop.profiler.diagnose.source import CodeBlock
 from hotloop.profiler.session.catalogues import WORDS
-from hotloop.profiler.session.syntax import called_name, nodes, parse_file
+from hotloop.profiler.session.syntax import called_name, names_in, nodes
 
 
 @lru_cache(maxsize=4096)
 def calls_its_elements(file: str, loop: CodeBlock) -> bool:
     """Return whether a loop calls its elements, `net(x)` or `nets[i](x)`: networks, not states."""
     called = source.names_called(file, loop)
-    tree = parse_file(file)
-    for node in ast.walk(tree) if tree else ():
-        if isinstance(node, ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp):
-            targets = [generator.target for generator in node.generators]
-        elif isinstance(node, ast.For):
-            targets = [node.target]
-        else:
+    for node in nodes(file, ast.For, *source.COMPREHENSIONS):
+        if CodeBlock.of(node) != loop:
             continue
-        if CodeBlock(node.lineno, node.end_lineno or node.lineno) != loop:
-            continue
-        names = {
-            part.id for root in targets for part in ast.walk(root) if isinstance(part, ast.Name)
-        }
+        targets = [node] if isinstance(node, ast.For) else node.generators
+        names = {name for part in targets for name in names_in(part.target)}
         indices = {
-            part.id
+            name
             for call in ast.walk(node)
             if isinstance(call, ast.Call) and isinstance(call.func, ast.Subscript)
-            for part in ast.walk(call.func.slice)
-            if isinstance(part, ast.Name)
+            for name in names_in(call.func.slice)
         }
         if names & (called | indices):
             return True
@@ -81,9 +72,8 @@ def returns_result(file: str, line: int) -> bool:
 
 
 def _loop_at(file: str, loop: CodeBlock) -> ast.For | ast.While | None:
-    blocks = nodes(file, ast.For, ast.While)
-    found = (x for x in blocks if CodeBlock(x.lineno, x.end_lineno or x.lineno) == loop)
-    return next(found, None)
+    loops = nodes(file, ast.For, ast.While)
+    return next((node for node in loops if CodeBlock.of(node) == loop), None)
 
 
 def _assigned_names(node: ast.Assign) -> set[str]:

@@ -5,30 +5,21 @@ from __future__ import annotations
 import ast
 import re
 from functools import lru_cache
-from typing import NamedTuple
 
 from hotloop.profiler.session.catalogues import WORDS
-from hotloop.profiler.session.syntax import called_name, nodes, parse_file, source_lines
+from hotloop.profiler.session.syntax import (
+    CodeBlock,
+    called_name,
+    nodes,
+    parse_file,
+    source_lines,
+)
 
 _COMPILER_NAMES = re.compile(r"(^|\W)(\w*jit|pmap|njit|torch\.compile)\b")
 
 
-class CodeBlock(NamedTuple):
-    """First and last line of a statement, loop or function, inclusive."""
-
-    first: int
-    last: int
-
-    @property
-    def num_lines(self) -> int:
-        """Number of lines, including both ends."""
-        return self.last - self.first + 1
-
-    def __contains__(self, line: object) -> bool:
-        return isinstance(line, int) and self.first <= line <= self.last
-
-
-_LOOPS = (ast.For, ast.While, ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)
+COMPREHENSIONS = (ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)
+_LOOPS = (ast.For, ast.While, *COMPREHENSIONS)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _COMPOUND = (
     *(ast.For, ast.AsyncFor, ast.While, ast.If, ast.With, ast.AsyncWith, ast.Try, ast.Match),
@@ -41,14 +32,13 @@ def statements(file: str) -> dict[int, CodeBlock]:
     """Return the statement of each line. A compound statement is reduced to its header."""
     blocks: dict[int, CodeBlock] = {}
     for node in nodes(file, ast.stmt):
-        block = CodeBlock(node.lineno, node.end_lineno or node.lineno)
+        block = CodeBlock.of(node)
         if isinstance(node, _COMPOUND):
             body: list[ast.stmt] = getattr(node, "body", [])
             last = min([block.last, *(statement.lineno - 1 for statement in body)])
             block = CodeBlock(block.first, max(block.first, last))
-        for line in range(block.first, block.last + 1):
-            # Inner statements come later and replace outer ones.
-            blocks[line] = block
+        # Inner statements come later and replace outer ones.
+        blocks.update(dict.fromkeys(block.lines, block))
     return blocks
 
 
@@ -62,7 +52,7 @@ def names_called(file: str, block: CodeBlock) -> frozenset[str]:
     """Return the names called in some lines: last parts, and full dotted names."""
     names: set[str] = set()
     for node in nodes(file, ast.Call):
-        if block.first <= node.lineno <= block.last:
+        if node.lineno in block:
             function = node.func
             if isinstance(function, ast.Attribute):
                 names.update((function.attr, ast.unparse(function)))
@@ -114,10 +104,9 @@ def compiled_names(file: str) -> frozenset[str]:
 def functions(file: str) -> tuple[tuple[CodeBlock, str], ...]:
     """Return all functions of a file with their names, shortest first."""
     found = [
-        (CodeBlock(node.lineno, node.end_lineno or node.lineno), getattr(node, "name", "<lambda>"))
-        for node in nodes(file, *_FUNCTIONS)
+        (CodeBlock.of(node), getattr(node, "name", "<lambda>")) for node in nodes(file, *_FUNCTIONS)
     ]
-    return tuple(sorted(found, key=lambda item: item[0].num_lines))
+    return tuple(sorted(found, key=lambda item: len(item[0].lines)))
 
 
 @lru_cache(maxsize=4096)
@@ -143,7 +132,7 @@ def eager_log_lines(file: str) -> frozenset[int]:
         if "log" not in ast.unparse(function.value).lower():
             continue
         if any(_is_formatted_eagerly(argument) for argument in node.args):
-            numbers.update(_lines(node))
+            numbers.update(CodeBlock.of(node).lines)
     return frozenset(numbers)
 
 
@@ -169,7 +158,7 @@ def print_lines(file: str) -> frozenset[int]:
         for node in nodes(file, ast.Call)
         if isinstance(node.func, ast.Name) and node.func.id == "print"
         if all(_is_cheap(part) for argument in node.args for part in ast.walk(argument))
-        for line in _lines(node)
+        for line in CodeBlock.of(node).lines
     )
 
 
@@ -194,10 +183,8 @@ def sync_lines(file: str) -> dict[int, str]:
             call = f".{function.attr}()"
         elif isinstance(function, ast.Name) and function.id == "float" and node.args:
             call = "" if isinstance(node.args[0], ast.Constant) else "float()"
-        if call:
-            for line in _lines(node):
-                # In a chain such as `.cpu().numpy()` the inner call waits.
-                calls[line] = call
+        if call:  # in a chain such as `.cpu().numpy()` the inner call waits
+            calls.update(dict.fromkeys(CodeBlock.of(node).lines, call))
     return calls
 
 
@@ -222,9 +209,9 @@ def handles_tensors(file: str, line: int) -> bool:
     functions = [
         node
         for node in nodes(file, ast.FunctionDef, ast.AsyncFunctionDef)
-        if node.lineno <= line <= (node.end_lineno or node.lineno)
+        if line in CodeBlock.of(node)
     ]
-    around = min(functions, key=lambda x: (x.end_lineno or 0) - x.lineno, default=tree)
+    around = min(functions, key=lambda node: len(CodeBlock.of(node).lines), default=tree)
     for node in ast.walk(around):
         if isinstance(node, ast.Name) and node.id in ("torch", "th", "F"):
             return True
@@ -239,8 +226,8 @@ def handles_tensors(file: str, line: int) -> bool:
 @lru_cache(maxsize=256)
 def _loops(file: str) -> tuple[CodeBlock, ...]:
     """Return all loops and comprehensions of a file, shortest first."""
-    loops = (CodeBlock(x.lineno, x.end_lineno or x.lineno) for x in nodes(file, *_LOOPS))
-    return tuple(sorted(loops, key=lambda block: block.num_lines))
+    loops = map(CodeBlock.of, nodes(file, *_LOOPS))
+    return tuple(sorted(loops, key=lambda block: len(block.lines)))
 
 
 @lru_cache(maxsize=4096)
@@ -277,8 +264,7 @@ _Comprehension = ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp
 
 @lru_cache(maxsize=4096)
 def _comprehensions(file: str, loop: CodeBlock) -> tuple[_Comprehension, ...]:
-    found = nodes(file, ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)
-    return tuple(x for x in found if CodeBlock(x.lineno, x.end_lineno or x.lineno) == loop)
+    return tuple(node for node in nodes(file, *COMPREHENSIONS) if CodeBlock.of(node) == loop)
 
 
 @lru_cache(maxsize=4096)
@@ -294,7 +280,7 @@ def loops_around(file: str, line: int) -> tuple[CodeBlock, ...]:
 
 def loop_around(file: str, line: int) -> CodeBlock | None:
     """Return the innermost loop around a line."""
-    return next((loop for loop in _loops(file) if loop.first <= line <= loop.last), None)
+    return next(iter(loops_around(file, line)), None)
 
 
 def loop_in_function(file: str, line: int) -> CodeBlock | None:
@@ -327,7 +313,3 @@ def is_argmax(function: ast.FunctionDef) -> bool:
     return "argmax" in function.name.lower() or bool(
         names & WORDS["tie_breaks"] and names & WORDS["tie_searches"]
     )
-
-
-def _lines(node: ast.Call) -> range:
-    return range(node.lineno, (node.end_lineno or node.lineno) + 1)

@@ -189,7 +189,7 @@ class _TimeSpent:
     def add(
         self, times: TimeSum, by_stage: Mapping[str, int], waits: Mapping[str, float], weight: float
     ) -> None:
-        self.times.add(times.elapsed_ns, times.on_core_ns, times.queued_ns, times.samples)
+        self.times.add(times)
         for stage, ns in by_stage.items():
             self.by_stage[stage] = self.by_stage.get(stage, 0) + ns
         for wait, ns in waits.items():
@@ -210,18 +210,12 @@ def _by_stack(
         if stage == "import":
             continue
         weight = weights.get(sample.path, 1.0)
-        elapsed_ns = round(weight * sample.elapsed_ns)
+        times = TimeSum.of(sample, weight)
         if not with_waiting and _waits_for_others(sample, stage):
-            waiting_ns += elapsed_ns
+            waiting_ns += times.elapsed_ns
             continue
-        times = TimeSum(
-            elapsed_ns,
-            round(weight * sample.on_core_ns),
-            round(weight * sample.queued_ns),
-            sample.count,
-        )
         spent = by_stack.setdefault(sample.stack, _TimeSpent())
-        spent.add(times, {stage: elapsed_ns}, sample.waits, weight)
+        spent.add(times, {stage: times.elapsed_ns}, sample.waits, weight)
     return by_stack, waiting_ns
 
 

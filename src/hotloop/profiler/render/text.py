@@ -97,11 +97,9 @@ def times_by_path(process: ProfiledProcess) -> dict[tuple[str, ...], TimeSum]:
     """Return the sampled times by path of open spans, including inner spans."""
     times: dict[tuple[str, ...], TimeSum] = {}
     for sample in process.samples:
-        if sample.thread != process.pid:
-            continue
-        row = sample.elapsed_ns, sample.on_core_ns, sample.queued_ns, sample.count
-        for depth in range(len(sample.path) + 1):
-            times.setdefault(sample.path[:depth], TimeSum()).add(*row)
+        if sample.thread == process.pid:
+            for depth in range(len(sample.path) + 1):
+                times.setdefault(sample.path[:depth], TimeSum()).add(TimeSum.of(sample))
     return times
 
 

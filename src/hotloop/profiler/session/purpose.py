@@ -27,7 +27,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from hotloop.profiler.session import Frame, Stack, is_library
-from hotloop.profiler.session.syntax import nodes, parse_file
+from hotloop.profiler.session.syntax import CodeBlock, called_name, nodes, parse_file
 
 _LOGS = {"log", "debug", "info", "warning", "error", "add_histogram", "add_text", "record", "dump"}
 _BLOCK_NODES = (ast.For, ast.While, ast.With, ast.If, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -107,9 +107,11 @@ class PurposeClassifier:
         stages = self._function_stages[frame.file, frame.function]
         if len(stages) == 1:
             return {stage: [line] for stage in stages}
-        for first, last in _enclosing_blocks(frame.file, line):
+        for block in _blocks(frame.file):
+            if line not in block:
+                continue
             lines_by_stage = {
-                stage: [number for number in lines if first <= number <= last]
+                stage: [number for number in lines if number in block]
                 for stage, lines in self._lines[frame.file].items()
             }
             present = {stage: lines for stage, lines in lines_by_stage.items() if lines}
@@ -121,13 +123,10 @@ class PurposeClassifier:
 @lru_cache(maxsize=256)
 def _acting_lines(file: str, env_lines: frozenset[int]) -> frozenset[int]:
     """Return lines that compute the arguments of the environment steps at `env_lines`."""
-    tree = parse_file(file)
-    if tree is None or not env_lines:
+    if not env_lines:
         return frozenset()
     lines: set[int] = set()
-    for scope in ast.walk(tree):
-        if not isinstance(scope, (ast.For, ast.While, ast.FunctionDef, ast.AsyncFunctionDef)):
-            continue
+    for scope in nodes(file, ast.For, ast.While, ast.FunctionDef, ast.AsyncFunctionDef):
         assignments = [
             node for node in ast.walk(scope) if isinstance(node, (ast.Assign, ast.AnnAssign))
         ]
@@ -135,9 +134,8 @@ def _acting_lines(file: str, env_lines: frozenset[int]) -> frozenset[int]:
             is_step = isinstance(call.func, ast.Attribute) and call.func.attr.startswith("step")
             if is_step and call.lineno in env_lines:
                 lines |= _argument_lines(call, assignments)
-    for loop in ast.walk(tree):
-        if isinstance(loop, (ast.For, ast.While)):
-            lines |= _derived_lines(loop, env_lines, lines)
+    for loop in nodes(file, ast.For, ast.While):
+        lines |= _derived_lines(loop, env_lines, lines)
     return frozenset(lines)
 
 
@@ -148,7 +146,7 @@ def _derived_lines(
     # They are assignments to names before the loop's steps. Heads of `with` blocks that contain
     # acting lines and no step, such as `no_grad`, belong to them.
     nodes = [*ast.walk(loop)]
-    step_lines = [line for line in env_lines if loop.lineno <= line <= (loop.end_lineno or 0)]
+    step_lines = [line for line in env_lines if line in CodeBlock.of(loop)]
     assignments = [
         node
         for node in nodes
@@ -167,7 +165,7 @@ def _derived_lines(
     for node in sorted(assignments, key=lambda node: node.lineno):
         is_text = any(isinstance(child, ast.JoinedStr) for child in ast.walk(node.value))
         if node.lineno not in acting and not is_text and _read_names(node.value) & derived_names:
-            lines.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+            lines.update(CodeBlock.of(node).lines)
             derived_names |= set().union(*map(_target_names, node.targets))
     for node in nodes:
         if not isinstance(node, (ast.With, ast.AsyncWith)):
@@ -187,7 +185,7 @@ def _argument_lines(call: ast.Call, assignments: list[ast.Assign | ast.AnnAssign
         if assignment.lineno >= call.lineno or assignment.value is None:
             continue
         if names & set().union(*(_target_names(target) for target in targets)):
-            lines.update(range(assignment.lineno, (assignment.end_lineno or assignment.lineno) + 1))
+            lines.update(CodeBlock.of(assignment).lines)
             names |= _read_names(assignment.value)
     return lines
 
@@ -286,32 +284,18 @@ class _StatementLines(NamedTuple):
 def _statement_lines(file: str) -> _StatementLines:
     logging: set[int] = set()
     storing: set[int] = set()
-    tree = parse_file(file)
-    for node in ast.walk(tree) if tree else ():
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-            function = node.value.func
-            name = getattr(function, "attr", None) or getattr(function, "id", "")
-            if name == "print" or name in _LOGS or name.startswith("add_scalar"):
-                logging.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
-        elif isinstance(node, ast.Assign) and all(
-            isinstance(target, ast.Subscript) for target in node.targets
-        ):
-            storing.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    for node in nodes(file, ast.Expr):
+        name = called_name(node.value) if isinstance(node.value, ast.Call) else ""
+        if name == "print" or name in _LOGS or name.startswith("add_scalar"):
+            logging.update(CodeBlock.of(node).lines)
+    for node in nodes(file, ast.Assign):
+        if all(isinstance(target, ast.Subscript) for target in node.targets):
+            storing.update(CodeBlock.of(node).lines)
     return _StatementLines(frozenset(logging), frozenset(storing))
 
 
-def _enclosing_blocks(file: str, line: int) -> list[tuple[int, int]]:
-    return [(first, last) for first, last in _all_blocks(file) if first <= line <= last]
-
-
 @lru_cache(maxsize=256)
-def _all_blocks(file: str) -> tuple[tuple[int, int], ...]:
-    tree = parse_file(file)
-    if tree is None:
-        return ((0, 2**31),)
-    blocks: list[tuple[int, int]] = []
-    for node in ast.walk(tree):
-        if isinstance(node, _BLOCK_NODES):
-            blocks.append((node.lineno, node.end_lineno or node.lineno))
-    blocks.append((0, 2**31))
-    return tuple(sorted(blocks, key=lambda block: block[1] - block[0]))
+def _blocks(file: str) -> tuple[CodeBlock, ...]:
+    """Return the blocks of a file, shortest first, and last the whole file."""
+    blocks = map(CodeBlock.of, nodes(file, *_BLOCK_NODES))
+    return (*sorted(blocks, key=lambda block: len(block.lines)), CodeBlock(0, 2**31))

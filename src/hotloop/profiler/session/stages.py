@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from hotloop.profiler.session import Frame, ProfiledProcess, Stack, is_library
+from hotloop.profiler.session import Frame, ProfiledProcess, Sample, Stack, is_library
 from hotloop.profiler.session.catalogues import FramePattern, frame_patterns, read_catalogue
 from hotloop.profiler.session.purpose import PurposeClassifier, is_environment
 
@@ -100,12 +100,22 @@ class TimeSum:
         """Nanoseconds neither on a core nor queued for one."""
         return max(0, self.elapsed_ns - self.on_core_ns - self.queued_ns)
 
-    def add(self, elapsed_ns: int, on_core_ns: int, queued_ns: int, samples: int) -> None:
-        """Add a row."""
-        self.elapsed_ns += elapsed_ns
-        self.on_core_ns += on_core_ns
-        self.queued_ns += queued_ns
-        self.samples += samples
+    @classmethod
+    def of(cls, sample: Sample, weight: float = 1.0) -> TimeSum:
+        """Return the times of a sample, scaled by a weight."""
+        return cls(
+            round(weight * sample.elapsed_ns),
+            round(weight * sample.on_core_ns),
+            round(weight * sample.queued_ns),
+            sample.count,
+        )
+
+    def add(self, other: TimeSum) -> None:
+        """Add other times to these."""
+        self.elapsed_ns += other.elapsed_ns
+        self.on_core_ns += other.on_core_ns
+        self.queued_ns += other.queued_ns
+        self.samples += other.samples
 
 
 @dataclass
@@ -115,12 +125,10 @@ class StageTimes:
     Attributes:
         total: time of all stages.
         by_stage: time by name in `STAGES`.
-        by_user_line: time by stage and innermost user line.
     """
 
     total: TimeSum = field(default_factory=TimeSum)
     by_stage: dict[str, TimeSum] = field(default_factory=dict)
-    by_user_line: dict[tuple[str, CodeLine], TimeSum] = field(default_factory=dict)
 
     def share(self, stage: str) -> float:
         """Return the fraction of the thread's time that a stage takes."""
@@ -128,32 +136,21 @@ class StageTimes:
         return time.elapsed_ns / self.total.elapsed_ns if time and self.total.elapsed_ns else 0.0
 
 
-def stage_times(process: ProfiledProcess, thread: int | None = None) -> StageTimes:
-    """Return the times by stage of a process's main thread, or of another thread."""
+def stage_times(process: ProfiledProcess) -> StageTimes:
+    """Return the times by stage of a process's main thread."""
     times = StageTimes()
-    thread_id = process.pid if thread is None else thread
-    stages, weights = stage_by_key(process), path_weights(process, thread_id)
+    stages, weights = stage_by_key(process), path_weights(process, process.pid)
     for sample in process.samples:
-        if sample.thread != thread_id:
-            continue
-        weight = weights.get(sample.path, 1.0)
-        row = (
-            round(weight * sample.elapsed_ns),
-            round(weight * sample.on_core_ns),
-            round(weight * sample.queued_ns),
-            sample.count,
-        )
-        stage = stages[sample.path, sample.stack]
-        times.total.add(*row)
-        times.by_stage.setdefault(stage, TimeSum()).add(*row)
-        line = innermost_user_line(process.stacks[sample.stack])
-        times.by_user_line.setdefault((stage, line), TimeSum()).add(*row)
-    if thread_id == process.pid:
-        for path, self_ns in unsampled_spans(process).items():
-            # Without samples, their on-core and queued times are unknown.
-            times.total.elapsed_ns += self_ns
-            stage = sample_stage(path, Stack((), ()))
-            times.by_stage.setdefault(stage, TimeSum()).elapsed_ns += self_ns
+        if sample.thread == process.pid:
+            spent = TimeSum.of(sample, weights.get(sample.path, 1.0))
+            stage = stages[sample.path, sample.stack]
+            times.total.add(spent)
+            times.by_stage.setdefault(stage, TimeSum()).add(spent)
+    for path, self_ns in unsampled_spans(process).items():
+        # Without samples, their on-core and queued times are unknown.
+        times.total.elapsed_ns += self_ns
+        stage = sample_stage(path, Stack((), ()))
+        times.by_stage.setdefault(stage, TimeSum()).elapsed_ns += self_ns
     return times
 
 

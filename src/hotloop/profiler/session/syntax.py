@@ -1,15 +1,35 @@
-"""A cache of the syntax trees of the program's source files."""
+"""Source files of the program: their syntax trees, which are cached, and parts of them."""
 
 from __future__ import annotations
 
 import ast
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from hotloop.base.files import read_regular
 
 Node = TypeVar("Node", bound=ast.AST)
+
+
+class CodeBlock(NamedTuple):
+    """First and last line of a statement, loop or function, inclusive."""
+
+    first: int
+    last: int
+
+    @classmethod
+    def of(cls, node: ast.stmt | ast.expr) -> CodeBlock:
+        """Return the lines of a node."""
+        return cls(node.lineno, node.end_lineno or node.lineno)
+
+    @property
+    def lines(self) -> range:
+        """All line numbers."""
+        return range(self.first, self.last + 1)
+
+    def __contains__(self, line: object) -> bool:
+        return isinstance(line, int) and self.first <= line <= self.last
 
 
 @lru_cache(maxsize=256)
