@@ -294,25 +294,6 @@ def test_the_latest_spans_give_no_overall_rate() -> None:
     assert "as a whole" not in first
 
 
-def test_a_second_recording_restarts_at_zero() -> None:
-    example = program(NOISE)
-    unchanged = compare(example, example)
-    restarted = program(NOISE)
-    before = restarted.main.periods[9].spans
-    restarted.main.periods[10:] = [
-        late._replace(
-            spans={
-                path: (count - before[path][0], ns - before[path][1])
-                for path, (count, ns) in late.spans.items()
-            }
-        )
-        for late in restarted.main.periods[10:]
-    ]
-    comparison = compare(example, restarted)
-    assert comparison.b.steps == unchanged.b.steps == 2000
-    assert row(comparison, "update").ratio == pytest.approx(1.0)
-
-
 def test_differences_are_noted() -> None:
     a, b = program(NOISE, cores=2), program(NOISE, cores=8, facts={"num_envs": 4.0})
     for written in b.main.periods:

@@ -202,6 +202,18 @@ def test_period_spans_continue_in_a_second_recording() -> None:
     ]  # fmt: skip
 
 
+def test_period_spans_continue_in_a_program_that_replaced_another() -> None:
+    first = samples(
+        line(1.0, spans=[[["update"], "work", 5, 50, 0]]),
+        line(2.0, spans=[[["update"], "work", 9, 90, 0], [["act"], "work", 1, 7, 0]]),
+    )
+    second = samples(line(4.0, spans=[[["update"], "work", 20, 200, 0]]))
+    second.header["start_ns"] = at(3.0)
+    (process,) = merge([recording()], [second, first]).processes
+    assert [period.spans["update",] for period in process.periods] == [(5, 50), (9, 90), (29, 290)]
+    assert process.periods[-1].spans["act",] == (1, 7)
+
+
 PLACES = [["main", "/home/user/x.py", 1], ["step", "/home/user/x.py", 20]]
 
 

@@ -88,13 +88,6 @@ def test_independent_workers_add_up() -> None:
     assert steps.per_s.tolist() == pytest.approx([10, 10, 60, 10])
 
 
-def test_a_second_recording_of_a_process_restarts_at_zero() -> None:
-    counts = [period(t, spans={"env_step": (n, 0.1)}) for t, n in ((1, 10), (2, 4), (3, 9))]
-    steps = throughput(session(stepper("env_step", 19, end_s=3.0, periods=counts)))
-    assert steps is not None
-    assert steps.per_s.tolist() == pytest.approx([10, 4, 5])
-
-
 def test_a_long_run_has_fewer_bins_of_the_same_sum() -> None:
     periods = [period(t, spans={"env_step": (t * t, 0.1)}) for t in range(1, 1001)]
     steps = throughput(session(stepper("env_step", 3, end_s=1000.0, periods=periods)), max_bins=10)

@@ -185,7 +185,7 @@ class Program:
         if self.evaluation_call(row) is not None:
             return causes.EVALUATION
         inner, at = library_frames(stack), chain[0]
-        file, called = at.frame.file, _called_names(at)
+        file, called = at.frame.file, at.called_names
         is_blocked = row.sample.blocked_ns >= 0.5 * row.sample.elapsed_ns
         is_external = is_blocked and main_wait([row]) in _SIMULATOR_WAITS
         if is_external and self._waits_for_simulator(row, chain):
@@ -387,9 +387,3 @@ def _without_lock_wait(row: SampleRow) -> SampleRow:
 def _made_in_function(at: CodePosition) -> frozenset[str]:
     file = at.frame.file
     return source.names_called(file, source.function_around(file, at.line))
-
-
-@lru_cache(maxsize=65536)
-def _called_names(at: CodePosition) -> frozenset[str]:
-    file = at.frame.file
-    return source.names_called(file, source.statement_at(file, at.line))

@@ -12,6 +12,7 @@ from hotloop.profiler.diagnose.evidence import SampleRow, user_positions
 from hotloop.profiler.diagnose.wrappers import wrapper_places
 from hotloop.profiler.session import Frame
 from hotloop.profiler.session.stages import CodeLine
+from hotloop.profiler.session.sums import ranked, sums
 
 _MAX_PLACES = 6
 
@@ -79,11 +80,10 @@ class Cost:
         """
         if self.cause is causes.WRAPPERS:
             return wrapper_places(self.rows)
-        inner: dict[CodeLine, float] = {}
-        innermost: dict[CodeLine, float] = {}
-        calls: dict[CodeLine, float] = {}
+        inner: list[tuple[CodeLine, float]] = []
+        innermost: list[tuple[CodeLine, float]] = []
+        calls: list[tuple[CodeLine, float]] = []
         for row in self.rows:
-            ns = row.ns
             chain = user_positions(row.stack)
             if not chain:
                 continue  # a structure also explains a library's own samples
@@ -91,22 +91,15 @@ class Cost:
             at = next((i for i in indices if chain[i].line in self.block), 0)
             # An evaluation runs too often. Its inner lines do not matter.
             begin = at if self.cause is causes.EVALUATION else 0
-            for position in chain[begin : at + 1]:
-                leaf = CodeLine(position.frame.function, position.frame.file, position.line)
-                inner[leaf] = inner.get(leaf, 0.0) + ns
-            position = chain[begin]
-            leaf = CodeLine(position.frame.function, position.frame.file, position.line)
-            innermost[leaf] = innermost.get(leaf, 0.0) + ns
-            for position in chain[at + 1 : at + 3]:
-                leaf = CodeLine(position.frame.function, position.frame.file, position.line)
-                calls[leaf] = calls.get(leaf, 0.0) + ns
-        inside = sorted(inner, key=lambda leaf: -inner[leaf])
-        outside = sorted(calls, key=lambda leaf: -calls[leaf])
-        top = max(innermost, key=lambda leaf: innermost[leaf], default=None)
-        if top is None:
+            inner += [(position.code_line, row.ns) for position in chain[begin : at + 1]]
+            innermost.append((chain[begin].code_line, row.ns))
+            calls += [(position.code_line, row.ns) for position in chain[at + 1 : at + 3]]
+        if not innermost:
             return () if self.explanation is None else self.explanation.places
-        # The dict's order is from the inside out.
-        through = [leaf for leaf in inner if inner[leaf] >= 0.5 * self.ns and leaf != top]
+        top, times = ranked(sums(innermost))[0], sums(inner)
+        inside, outside = ranked(times), ranked(sums(calls))
+        # The order of `times` is from the inside out.
+        through = [leaf for leaf in times if times[leaf] >= 0.5 * self.ns and leaf != top]
         first = [top, *through[:1]] if self.cause is not None else [inside[0], top]
         if self.wait_line is not None:
             first.append(self.wait_line)
@@ -119,24 +112,20 @@ class Cost:
 
 def main_wait(rows: Iterable[SampleRow]) -> str:
     """Return how most of the time passes: computing, queued for a core, or blocked on something."""
-    times: dict[str, float] = {}
+    parts: list[tuple[str, float]] = []
     for row in rows:
         sample, weight = row.sample, row.weight
-        explained_ns = 0
-        for wait, ns in sample.waits.items():
-            explained_ns += ns
-            name = "something" if wait == "events" else wait
-            times[name] = times.get(name, 0.0) + weight * ns
-        for name, ns in (
-            ("computing", sample.on_core_ns),
-            ("queued", sample.queued_ns),
-            ("something", max(0, sample.blocked_ns - explained_ns)),
-        ):
-            times[name] = times.get(name, 0.0) + weight * ns
+        unknown_ns = max(0, sample.blocked_ns - sum(sample.waits.values()))
+        parts += [
+            ("something" if wait == "events" else wait, weight * ns)
+            for wait, ns in sample.waits.items()
+        ]
+        parts.append(("computing", weight * sample.on_core_ns))
+        parts.append(("queued", weight * sample.queued_ns))
+        parts.append(("something", weight * unknown_ns))
+    times = sums(parts)
     # A queued thread would compute, so queueing counts as computing unless it dominates.
     queued = times.pop("queued", 0.0)
-    if queued > 2 * times.get("computing", 0.0):
-        times["queued"] = queued
-    else:
-        times["computing"] = times.get("computing", 0.0) + queued
-    return max(times, key=lambda name: times[name], default="computing")
+    name = "queued" if queued > 2 * times.get("computing", 0.0) else "computing"
+    times[name] = times.get(name, 0.0) + queued
+    return ranked(times)[0]

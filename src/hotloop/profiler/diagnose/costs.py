@@ -20,6 +20,7 @@ from hotloop.profiler.diagnose.limits import LIMITS
 from hotloop.profiler.diagnose.wrappers import class_name
 from hotloop.profiler.session import Frame
 from hotloop.profiler.session.stages import stage_by_name
+from hotloop.profiler.session.sums import ranked, sums
 
 # Causes that are recognized by more than the names on their line.
 _VERIFIED = (causes.ONE_AT_A_TIME,)
@@ -281,10 +282,8 @@ def _merge_by_function(program: Program, costs: list[Cost]) -> list[Cost]:
             LIMITS.cost_share * program.loop_ns, LIMITS.self_share * function_ns[frame]
         ):
             continue
-        by_cause: dict[Cause | None, float] = {}
-        for part in parts:
-            by_cause[part.cause] = by_cause.get(part.cause, 0.0) + part.ns
-        known = max(by_cause, key=lambda cause: by_cause[cause])
+        by_cause = sums((part.cause, part.ns) for part in parts)
+        known = ranked(by_cause)[0]
         if by_cause[known] < LIMITS.alike_share * whole:
             known = None
         rows = [row for part in parts for row in part.rows]
@@ -329,16 +328,15 @@ def _caller(program: Program, cost: Cost) -> CodePosition | None:
     """Return the only line that calls a cost's function. Main functions have no such line."""
     if cost.function in program.main_functions:
         return None
-    times: dict[CodePosition, float] = {}
+    calls: list[tuple[CodePosition, float]] = []
     for row in cost.rows:
         chain = user_positions(row.stack)
         at = [i for i, position in enumerate(chain) if position.frame == cost.function]
         if at and at[-1] + 1 < len(chain):
-            position = chain[at[-1] + 1]
-            times[position] = times.get(position, 0.0) + row.ns
-    caller = max(times, key=lambda position: times[position], default=None)
-    is_only = caller is not None and times[caller] > LIMITS.only_caller_share * cost.ns
-    return caller if is_only else None
+            calls.append((chain[at[-1] + 1], row.ns))
+    times = sums(calls)
+    callers = (at for at in ranked(times)[:1] if times[at] > LIMITS.only_caller_share * cost.ns)
+    return next(callers, None)
 
 
 def _is_under(cost: Cost, caller: CodePosition) -> bool:
@@ -377,13 +375,9 @@ def _function_costs(program: Program, frame: Frame, rows: list[SampleRow]) -> li
     if len(found) == 1 or largest.ns >= LIMITS.dominant_share * whole:
         # One line dominates the function.
         return found
-    by_cause: dict[Cause, float] = {}
-    for cost in found:
-        if cost.cause is not None:
-            by_cause[cost.cause] = by_cause.get(cost.cause, 0.0) + cost.ns
-    known = max(by_cause, key=lambda cause: by_cause[cause], default=None)
+    by_cause = sums((cost.cause, cost.ns) for cost in found if cost.cause is not None)
     if sum(by_cause.values()) > LIMITS.alike_share * whole:
-        return [Cost(known, frame, function, rows)]
+        return [Cost(ranked(by_cause)[0], frame, function, rows)]
     return [Cost(None, frame, function, rows, is_spread=True)]
 
 
@@ -400,12 +394,9 @@ def _is_confirmed(program: Program, cause: Cause, file: str, rows: list[SampleRo
 
 
 def _largest_statement(rows: list[SampleRow]) -> source.CodeBlock:
-    times: dict[source.CodeBlock, float] = {}
-    for row in rows:
-        at = user_positions(row.stack)[0]
-        block = source.statement_at(at.frame.file, at.line)
-        times[block] = times.get(block, 0.0) + row.ns
-    return max(times, key=lambda block: times[block])
+    positions = ((user_positions(row.stack)[0], row.ns) for row in rows)
+    times = sums((source.statement_at(at.frame.file, at.line), ns) for at, ns in positions)
+    return ranked(times)[0]
 
 
 def _interpreter_costs(evidence: Evidence) -> list[Cost]:

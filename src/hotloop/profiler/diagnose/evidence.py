@@ -362,6 +362,16 @@ class CodePosition(NamedTuple):
     frame: Frame
     line: int
 
+    @property
+    def code_line(self) -> CodeLine:
+        """The line with the name of its function."""
+        return CodeLine(self.frame.function, self.frame.file, self.line)
+
+    @property
+    def called_names(self) -> frozenset[str]:
+        """Names that its statement calls, see `source.names_called`."""
+        return _called_names(self.frame.file, self.line)
+
 
 def entry_index(stack: Stack) -> int:
     """Return the index of the innermost frame that calls a process or thread target, else −1."""
@@ -470,13 +480,13 @@ def is_waiting(row: SampleRow) -> bool:
     return (
         wait is not None
         and runs_user_code(row.stack)
-        and bool(_WAITING_CALLS & _called_names(row.leaf))
+        and bool(_WAITING_CALLS & _called_names(row.leaf.file, row.leaf.line))
     )
 
 
-@lru_cache(maxsize=4096)
-def _called_names(leaf: CodeLine) -> frozenset[str]:
-    return source.names_called(leaf.file, source.statement_at(leaf.file, leaf.line))
+@lru_cache(maxsize=65536)
+def _called_names(file: str, line: int) -> frozenset[str]:
+    return source.names_called(file, source.statement_at(file, line))
 
 
 def innermost_user_frame(stack: Stack) -> Frame | None:

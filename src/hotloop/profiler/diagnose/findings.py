@@ -18,6 +18,8 @@ from hotloop.profiler.diagnose.evidence import (
 )
 from hotloop.profiler.diagnose.limits import LIMITS
 from hotloop.profiler.diagnose.wrappers import describe_wrappers
+from hotloop.profiler.session import Stack
+from hotloop.profiler.session.sums import ranked, sums
 
 
 def explain(evidence: Evidence, cause: Cause, explanation: Explanation) -> Diagnosis:
@@ -162,17 +164,16 @@ def _callee(cost: Cost) -> str:
     """
     if cost.cause is causes.WRAPPERS:
         return describe_wrappers(cost.rows)
-    times: dict[str, float] = {}
-    for row in cost.rows:
-        for frame in library_frames(row.stack):
-            name = frame.function.rpartition(".")[2]
-            if name.startswith(("_", "<")):
-                continue
-            callee = f"{_library_name(frame.file)}.{frame.function}"
-            times[callee] = times.get(callee, 0.0) + row.ns
-            break
-    best = max(times, key=lambda callee: times[callee], default="")
-    return best if best and times[best] > 0.5 * cost.ns else ""
+    times = sums((_public_callee(row.stack), row.ns) for row in cost.rows)
+    most = next((name for name in ranked(times) if name), "")
+    return most if most and times[most] > 0.5 * cost.ns else ""
+
+
+def _public_callee(stack: Stack) -> str:
+    for frame in library_frames(stack):
+        if not frame.function.rpartition(".")[2].startswith(("_", "<")):
+            return f"{_library_name(frame.file)}.{frame.function}"
+    return ""
 
 
 def _library_name(file: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from hotloop.profiler.diagnose.causes import Explanation
 from hotloop.profiler.diagnose.cost import Cost
 from hotloop.profiler.diagnose.costs import costs_of
@@ -15,6 +17,7 @@ from hotloop.profiler.diagnose.evidence import (
 )
 from hotloop.profiler.diagnose.limits import LIMITS
 from hotloop.profiler.session import ProfiledProcess, is_library
+from hotloop.profiler.session.sums import ranked, sums
 
 
 def starved_stage(evidence: Evidence) -> Explanation | None:
@@ -98,14 +101,10 @@ def _is_removable(cost: Cost, share: float) -> bool:
 
 def _describe_process(process: ProfiledProcess, evidence: Evidence) -> str:
     """Return a process's name and main function, since forked processes have no own names."""
-    counts: dict[str, int] = {}
+    counts: list[tuple[str, int]] = []
     for row in evidence.rows_of(process):
-        frames = [frame for frame in row.stack.frames if not is_library(frame)]
+        names = (frame.function for frame in row.stack.frames if not is_library(frame))
         # Count the outermost function below the script's entry.
-        for frame in frames:
-            if frame.function not in ("<module>", "main"):
-                counts[frame.function] = counts.get(frame.function, 0) + row.sample.count
-                break
-    if not counts:
-        return process.name
-    return f"{process.name}, `{max(counts, key=lambda name: counts[name])}`"
+        inside = (name for name in names if name not in ("<module>", "main"))
+        counts += [(name, row.sample.count) for name in islice(inside, 1)]
+    return ", ".join([process.name, *(f"`{name}`" for name in ranked(sums(counts))[:1])])

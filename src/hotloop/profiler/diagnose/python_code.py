@@ -18,6 +18,7 @@ from hotloop.profiler.diagnose.evidence import (
 from hotloop.profiler.diagnose.libraries import formats_traceback, is_core
 from hotloop.profiler.diagnose.limits import LIMITS
 from hotloop.profiler.session import Frame, is_library
+from hotloop.profiler.session.sums import sums
 
 # Functions that write messages out. They run after the level check.
 _WRITE_FUNCTIONS = (
@@ -150,13 +151,13 @@ def slow_argmax(evidence: Evidence) -> Explanation | None:
 
 def _inclusive_samples(evidence: Evidence) -> dict[Frame, int]:
     """Return the samples in each user function and its calls, including waits."""
-    counts: dict[Frame, int] = {}
-    for process in (evidence.main, *evidence.working_processes):
-        for row in evidence.rows_of(process):
-            for frame in set(row.stack.frames):
-                if not is_library(frame):
-                    counts[frame] = counts.get(frame, 0) + row.sample.count
-    return counts
+    return sums(
+        (frame, row.sample.count)
+        for process in (evidence.main, *evidence.working_processes)
+        for row in evidence.rows_of(process)
+        for frame in set(row.stack.frames)
+        if not is_library(frame)
+    )
 
 
 def _outermost(row: SampleRow) -> Frame | None:

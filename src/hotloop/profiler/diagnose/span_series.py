@@ -45,10 +45,7 @@ def span_series(process: ProfiledProcess, names: Iterable[str]) -> SpanSeries:
                 count += number
                 total += ns
         rows.append((period.end_ns, count, total))
-    table = np.array(rows, np.float64)
-    steps = np.diff(table, axis=0)
-    # If the program started a new recording, its counts restart at zero.
-    steps = np.where(steps < 0, table[1:], steps)
+    steps = np.diff(np.array(rows, np.float64), axis=0)
     return SpanSeries(steps[:, 0] / 1e9, steps[:, 1], steps[:, 2] / 1e9)
 
 

@@ -15,6 +15,7 @@ from hotloop.profiler.session import Frame, Stack, is_library
 from hotloop.profiler.session.catalogues import is_in
 from hotloop.profiler.session.purpose import is_environment
 from hotloop.profiler.session.stages import CodeLine
+from hotloop.profiler.session.sums import ranked, sums
 
 _MAX_PLACES, _MAX_NAMES = 6, 4
 
@@ -66,9 +67,9 @@ def wrapper_position(stack: Stack) -> CodePosition | None:
 
 def wrapper_places(rows: list[SampleRow]) -> tuple[CodeLine, ...]:
     """Return lines of wrappers: those that create a library's, their work, and their callers."""
-    constructions: dict[CodeLine, float] = {}
-    work: dict[CodeLine, float] = {}
-    callers: dict[CodeLine, float] = {}
+    constructions: list[tuple[CodeLine, float]] = []
+    work: list[tuple[CodeLine, float]] = []
+    callers: list[tuple[CodeLine, float]] = []
     for row in rows:
         at, chain = wrapper_position(row.stack), list(user_positions(row.stack))
         if at is None:
@@ -83,36 +84,25 @@ def wrapper_places(rows: list[SampleRow]) -> tuple[CodeLine, ...]:
             name = frozenset({class_name(at.frame)})
             for file in dict.fromkeys(position.frame.file for position in chain):
                 if line := source.first_line_calling(file, name):
-                    _add(constructions, CodeLine("<module>", file, line), row.ns)
-        _add(work, CodeLine(place.frame.function, place.frame.file, place.line), row.ns)
-        for position in outside[:1]:
-            leaf = CodeLine(position.frame.function, position.frame.file, position.line)
-            _add(callers, leaf, row.ns)
+                    constructions.append((CodeLine("<module>", file, line), row.ns))
+        work.append((place.code_line, row.ns))
+        callers += [(position.code_line, row.ns) for position in outside[:1]]
     order = [
         line
         for times, count in ((constructions, 3), (work, 3), (callers, 1))
-        for line in sorted(times, key=lambda line: -times[line])[:count]
+        for line in ranked(sums(times))[:count]
     ]
     return tuple(dict.fromkeys(order))[:_MAX_PLACES]
 
 
 def describe_wrappers(rows: list[SampleRow]) -> str:
     """Return the wrappers' names with their shares of the rows' time, largest first."""
-    times: dict[str, float] = {}
-    for row in rows:
-        at = wrapper_position(row.stack)
-        if at is not None:
-            name = class_name(at.frame)
-            times[name] = times.get(name, 0.0) + row.ns
+    positions = ((wrapper_position(row.stack), row.ns) for row in rows)
+    times = sums((class_name(at.frame), ns) for at, ns in positions if at is not None)
     if len(times) < 2:
         return next(iter(times), "")
     whole = sum(times.values())
-    names = sorted(times, key=lambda name: -times[name])
-    return ", ".join(f"{name} ({times[name] / whole:.0%})" for name in names[:_MAX_NAMES])
-
-
-def _add(times: dict[CodeLine, float], line: CodeLine, ns: float) -> None:
-    times[line] = times.get(line, 0.0) + ns
+    return ", ".join(f"{name} ({times[name] / whole:.0%})" for name in ranked(times)[:_MAX_NAMES])
 
 
 def class_name(frame: Frame) -> str:

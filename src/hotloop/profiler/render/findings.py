@@ -19,6 +19,7 @@ from hotloop.profiler.session import ProfiledProcess, Session
 from hotloop.profiler.session.gpu import GpuUse, gpu_use
 from hotloop.profiler.session.lockstep import LockstepWaste, lockstep
 from hotloop.profiler.session.stages import StageTimes, stage_times
+from hotloop.profiler.session.sums import ranked, sums
 from hotloop.profiler.session.throughput import Throughput, throughput
 from hotloop.profiler.what_if.result import WhatIf, read_result
 
@@ -137,10 +138,8 @@ class Findings:
         main, workers = self.session.main, self.session.workers
         whole = self.stages(main).total.elapsed_ns
         costs = [thread_costs(f"{main.name} process", [(main, main.pid)], whole)]
-        names = {thread.number: thread.name for thread in main.threads}
-        names.update((thread.native_id, thread.name) for thread in main.span_threads if thread.name)
         for thread, elapsed_ns in self._busy_threads(main):
-            name = f"thread {names.get(thread) or thread} of {main.name}"
+            name = f"thread {main.thread_names.get(thread) or thread} of {main.name}"
             costs.append(thread_costs(name, [(main, thread)], elapsed_ns, with_waiting=False))
         if workers:
             name = workers[0].name if len(workers) == 1 else f"all {len(workers)} workers"
@@ -151,14 +150,11 @@ class Findings:
 
     def _busy_threads(self, process: ProfiledProcess) -> list[tuple[int, int]]:
         """Return threads other than the main one, with their sampled time, busiest first."""
-        on_core: dict[int, int] = {}
-        elapsed: dict[int, int] = {}
-        for sample in process.samples:
-            if sample.thread not in (process.pid, 0):
-                on_core[sample.thread] = on_core.get(sample.thread, 0) + sample.on_core_ns
-                elapsed[sample.thread] = elapsed.get(sample.thread, 0) + sample.elapsed_ns
+        samples = [sample for sample in process.samples if sample.thread not in (process.pid, 0)]
+        on_core = sums((sample.thread, sample.on_core_ns) for sample in samples)
+        elapsed = sums((sample.thread, sample.elapsed_ns) for sample in samples)
         min_ns = _THREAD_SHARE * process.duration_ns
-        busy = sorted((n for n in on_core if on_core[n] >= min_ns), key=lambda n: -on_core[n])
+        busy = [thread for thread in ranked(on_core) if on_core[thread] >= min_ns]
         return [(thread, elapsed[thread]) for thread in busy[:_MAX_THREADS]]
 
     @cached_property

@@ -16,6 +16,7 @@ from hotloop.base.files import atomic_write
 from hotloop.errors import ProfileError
 from hotloop.profiler.render.flame_svg import draw
 from hotloop.profiler.session import Frame, ProfiledProcess, Sample, Session
+from hotloop.profiler.session.sums import sums
 
 __all__ = [
     "Folded",
@@ -90,13 +91,9 @@ def _weight(sample: Sample, by: TimeKind) -> int:
 
 def _threads(process: ProfiledProcess) -> dict[int, tuple[Frame, ...]]:
     """Return the included threads, with the frames above their stacks."""
-    elapsed: dict[int, int] = {}
-    on_core: dict[int, int] = {}
-    for sample in process.samples:
-        elapsed[sample.thread] = elapsed.get(sample.thread, 0) + sample.elapsed_ns
-        on_core[sample.thread] = on_core.get(sample.thread, 0) + sample.on_core_ns
-    names = {thread.number: thread.name for thread in process.threads}
-    names.update((thread.native_id, thread.name) for thread in process.span_threads if thread.name)
+    elapsed = sums((sample.thread, sample.elapsed_ns) for sample in process.samples)
+    on_core = sums((sample.thread, sample.on_core_ns) for sample in process.samples)
+    names = process.thread_names
     return {
         thread: ()
         if thread == process.pid

@@ -5,7 +5,6 @@ Importing and starting are excluded, since the report shows them as a stage.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -14,7 +13,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hotloop.base.files import read_regular
-from hotloop.profiler.session import Frame, ProfiledProcess, Sample, Session, is_library
+from hotloop.profiler.session import (
+    COMPREHENSION,
+    Frame,
+    ProfiledProcess,
+    Sample,
+    Session,
+    enclosing_function,
+    is_library,
+)
 from hotloop.profiler.session.stages import TimeSum, path_weights, stage_by_key
 from hotloop.profiler.session.syntax import split_lines
 
@@ -27,8 +34,6 @@ _SOURCES = (".py", ".pyw")
 _MAX_BYTES = 4_000_000
 # Waits of a thread during which other threads or processes of its program may work.
 _INTERNAL_WAITS = ("pipe", "events", "lock")
-# Comprehensions belong to the function that contains them.
-_COMPREHENSION = re.compile(r"(\.<locals>\.|^)<(listcomp|dictcomp|setcomp|genexpr)>.*")
 
 
 class LineCost(NamedTuple):
@@ -139,11 +144,6 @@ def thread_costs(
     )
 
 
-def enclosing_function(name: str) -> str:
-    """Return the function that contains a comprehension, or the function itself."""
-    return _COMPREHENSION.sub("", name) or name
-
-
 class _FunctionKey(NamedTuple):
     """The key of a function in the table."""
 
@@ -157,7 +157,7 @@ class _FunctionKey(NamedTuple):
 def _function_key(frame: Frame) -> _FunctionKey | None:
     """Return the key of a frame's function, None if the frame counts for its caller."""
     if not is_library(frame):
-        if _COMPREHENSION.search(frame.function):
+        if COMPREHENSION.search(frame.function):
             return None
         return _FunctionKey(frame.function, frame.file, frame.first_line, True)
     if frame.file.startswith("<") or "<" in frame.function:

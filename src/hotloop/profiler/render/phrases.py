@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from hotloop.profiler.diagnose import evidence
 from hotloop.profiler.diagnose.diagnosis import UNNAMED, Diagnosis
-from hotloop.profiler.render.lines import ThreadCosts, enclosing_function
+from hotloop.profiler.render.lines import ThreadCosts
+from hotloop.profiler.session import enclosing_function
 from hotloop.profiler.session.lockstep import LockstepWaste
 from hotloop.profiler.session.stages import CodeLine
 from hotloop.timing.table import duration

@@ -196,9 +196,7 @@ def _counters(process: ProfiledProcess, zero: int) -> Iterator[dict[str, Any]]:
             yield counter(begin_ns, "CPU", "cores", used)
         steps = sum(factor * period.spans.get(path, (0, 0))[0] for path, factor in factors.items())
         if factors:
-            # The count restarts from zero if a program starts another recording.
-            new_steps = steps - num_steps if steps >= num_steps else steps
-            yield counter(begin_ns, "env steps", "per second", new_steps / seconds)
+            yield counter(begin_ns, "env steps", "per second", (steps - num_steps) / seconds)
         yield counter(period.end_ns, "memory", "MB", period.resident_bytes / 1e6)
         begin_ns, cpu_ns, num_steps = period.end_ns, period.cpu_ns, steps
     if process.periods and process.state != "running":

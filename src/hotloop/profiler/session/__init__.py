@@ -6,6 +6,7 @@ it. `reading` creates a session from a directory, and `saving` stores one as a s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 Role = Literal["main", "worker", "helper"]
 # Spans in which an environment is stepped, alone or with others.
 STEP_SPANS = ("env_step", "vector_step")
+# Comprehensions belong to the function that contains them.
+COMPREHENSION = re.compile(r"(\.<locals>\.|^)<(listcomp|dictcomp|setcomp|genexpr)>.*")
 
 
 class Frame(NamedTuple):
@@ -39,6 +42,11 @@ class Stack(NamedTuple):
 
     frames: tuple[Frame, ...]
     lines: tuple[int, ...]
+
+
+def enclosing_function(name: str) -> str:
+    """Return the function that contains a comprehension, or the function itself."""
+    return COMPREHENSION.sub("", name) or name
 
 
 def is_library(frame: Frame) -> bool:
@@ -162,6 +170,14 @@ class ProfiledProcess:
     def duration_ns(self) -> int:
         """The time from its start to its end."""
         return self.end_ns - self.start_ns
+
+    @property
+    def thread_names(self) -> dict[int, str]:
+        """Names of the threads by native id. Python's names replace those of the kernel."""
+        names = {thread.number: thread.name for thread in self.threads}
+        return names | {
+            thread.native_id: thread.name for thread in self.span_threads if thread.name
+        }
 
     @property
     def cpu_ns(self) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from hotloop.profiler.session import ProfiledProcess, Sample
 from hotloop.profiler.session.gpu import GpuUse, HostPosition
 from hotloop.profiler.session.stages import CodeLine, innermost_user_line, stage_by_key
+from hotloop.profiler.session.sums import ranked, sums
 
 
 class Host:
@@ -35,21 +36,19 @@ class Host:
 
     def by_stage(self, positions: Mapping[HostPosition, float]) -> dict[str, float]:
         """Return the nanoseconds by stage, largest first."""
-        totals: dict[str, float] = {}
-        for position, ns in positions.items():
-            totals[self.stage(position)] = totals.get(self.stage(position), 0.0) + ns
-        return dict(sorted(totals.items(), key=lambda item: -item[1]))
+        totals = sums((self.stage(position), ns) for position, ns in positions.items())
+        return {stage: totals[stage] for stage in ranked(totals)}
 
     def by_line(
         self, positions: Mapping[HostPosition, float], *, without: tuple[str, ...] = ()
     ) -> dict[CodeLine, float]:
         """Return the nanoseconds by user's line, largest first, without some stages."""
-        totals: dict[CodeLine, float] = {}
-        for position, ns in positions.items():
-            if self.stage(position) not in without:
-                line = innermost_user_line(position.stack)
-                totals[line] = totals.get(line, 0.0) + ns
-        return dict(sorted(totals.items(), key=lambda item: -item[1]))
+        totals = sums(
+            (innermost_user_line(position.stack), ns)
+            for position, ns in positions.items()
+            if self.stage(position) not in without
+        )
+        return {line: totals[line] for line in ranked(totals)}
 
     def share(self, stage: str) -> float:
         """Return the share of a stage in the windows' time."""

@@ -22,6 +22,7 @@ from hotloop.profiler.session import (
 )
 
 Path = tuple[str, ...]
+SpanTotals = dict[Path, tuple[int, int]]
 
 
 @dataclass
@@ -65,20 +66,31 @@ class SampleTotals:
         process.interval_ns = int(header.get("interval_s", 0.0) * 1e9)
         process.cores = int(header.get("cores", 0))
         process.stacks += self.stacks
-        if not first:
+        if not first and not process.periods:
             process.samples += self.samples
             process.periods += self.periods
         else:
             process.samples += [
                 sample._replace(stack=first + sample.stack) for sample in self.samples
             ]
+            earlier = process.periods[-1].spans if process.periods else {}  # they restart at 0
             process.periods += [
-                period._replace(by_stack={first + stack: n for stack, n in period.by_stack.items()})
+                period._replace(
+                    spans=_added(earlier, period.spans),
+                    by_stack={first + stack: n for stack, n in period.by_stack.items()},
+                )
                 for period in self.periods
             ]
         if self.periods:
             process.threads, process.own_ns = self.threads, self.own_ns
             process.facts = self.facts
+
+
+def _added(a: SpanTotals, b: SpanTotals) -> SpanTotals:
+    """Return the sums of two tables of counts and total ns by path."""
+    none = 0, 0
+    pairs = {path: (a.get(path, none), b.get(path, none)) for path in a | b}
+    return {path: (x[0] + y[0], x[1] + y[1]) for path, (x, y) in pairs.items()}
 
 
 def sum_samples(file: Samples) -> SampleTotals:
@@ -156,7 +168,7 @@ def _add_periods(totals: SampleTotals, file: Samples) -> None:
         ]
 
 
-class _SpanTotals(dict[Path, tuple[int, int]]):
+class _SpanTotals(SpanTotals):
     """Count and total ns by path."""
 
     def plus(self, spans: list[list[Any]], previous: Mapping[Path, object]) -> _SpanTotals:

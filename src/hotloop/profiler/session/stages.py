@@ -15,6 +15,7 @@ from typing import NamedTuple
 from hotloop.profiler.session import Frame, ProfiledProcess, Sample, Stack, is_library
 from hotloop.profiler.session.catalogues import FramePattern, frame_patterns, read_catalogue
 from hotloop.profiler.session.purpose import PurposeClassifier, is_environment
+from hotloop.profiler.session.sums import sums
 
 STAGES = {
     "env": "stepping and resetting environments",
@@ -165,9 +166,7 @@ def unsampled_spans(process: ProfiledProcess) -> dict[tuple[str, ...], int]:
 def _self_ns(process: ProfiledProcess) -> dict[tuple[str, ...], int]:
     """Return the ns in spans of each path without their inner spans, up to the last sample."""
     spans = process.periods[-1].spans if process.periods else {}
-    inner: dict[tuple[str, ...], int] = {}
-    for path, (_, total_ns) in spans.items():
-        inner[path[:-1]] = inner.get(path[:-1], 0) + total_ns
+    inner = sums((path[:-1], total_ns) for path, (_, total_ns) in spans.items())
     return {path: max(0, total_ns - inner.get(path, 0)) for path, (_, total_ns) in spans.items()}
 
 
@@ -180,12 +179,9 @@ def path_weights(process: ProfiledProcess, thread: int) -> dict[tuple[str, ...],
     the remaining time.
     """
     self_ns = _self_ns(process)
-    sampled_ns: dict[tuple[str, ...], int] = {}
-    thread_ns: dict[tuple[str, ...], int] = {}
-    for sample in process.samples:
-        sampled_ns[sample.path] = sampled_ns.get(sample.path, 0) + sample.elapsed_ns
-        if sample.thread == thread:
-            thread_ns[sample.path] = thread_ns.get(sample.path, 0) + sample.elapsed_ns
+    sampled_ns = sums((sample.path, sample.elapsed_ns) for sample in process.samples)
+    in_thread = (sample for sample in process.samples if sample.thread == thread)
+    thread_ns = sums((sample.path, sample.elapsed_ns) for sample in in_thread)
     weights: dict[tuple[str, ...], float] = {}
     remaining_ns = float(sum(thread_ns.values()))
     if thread == process.pid:

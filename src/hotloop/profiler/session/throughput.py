@@ -99,14 +99,9 @@ def _over_time(
     for process in active:
         paths = factors[process.pid]
         times = [process.start_ns - start, *(period.end_ns - start for period in process.periods)]
-        counts = np.array(
-            [
-                sum(factor * period.spans.get(path, (0, 0))[0] for path, factor in paths.items())
-                for period in process.periods
-            ]
-        )
-        increments = np.diff(counts, prepend=0.0)
-        # A program that started another recording counts from zero again.
-        increments = np.where(increments < 0, counts, increments)
-        steps += np.interp(edges, times, np.concatenate(([0.0], np.cumsum(increments))))
+        counts = [
+            sum(factor * period.spans.get(path, (0, 0))[0] for path, factor in paths.items())
+            for period in process.periods
+        ]
+        steps += np.interp(edges, times, [0.0, *counts])
     return (start + edges[1:]).astype(np.int64), np.diff(steps) / np.diff(edges) * 1e9

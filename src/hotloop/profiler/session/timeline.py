@@ -133,13 +133,9 @@ def _from_periods(process: ProfiledProcess, edges: Floats) -> dict[Path, tuple[F
         rows = np.array(
             [(0, 0), *(period.spans.get(path, (0, 0)) for period in process.periods)], np.float64
         )
-        increments = np.diff(rows, axis=0)
-        # A program that started another recording counts from zero again.
-        increments = np.where(increments < 0, rows[1:], increments)
-        sums = np.concatenate((rows[:1], np.cumsum(increments, axis=0)))
         series[path] = (
-            np.diff(np.interp(edges, times, sums[:, 0])),
-            np.diff(np.interp(edges, times, sums[:, 1])),
+            np.diff(np.interp(edges, times, rows[:, 0])),
+            np.diff(np.interp(edges, times, rows[:, 1])),
         )
     return series
 

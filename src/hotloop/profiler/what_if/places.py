@@ -14,7 +14,13 @@ from hotloop.base.files import read_regular
 from hotloop.errors import ConfigError
 from hotloop.profiler.collect.delays import DELAY_SPAN
 from hotloop.profiler.collect.points import FUNCTION, STATEMENT, SourcePoints, insert_points
-from hotloop.profiler.session import Frame, ProfiledProcess, Sample, Session, is_library
+from hotloop.profiler.session import (
+    ProfiledProcess,
+    Sample,
+    Session,
+    enclosing_function,
+    is_library,
+)
 
 # Libraries that compute without the interpreter's lock.
 _LOCK_FREE = re.compile(r"/(site|dist)-packages/(torch|jax|jaxlib|tensorflow|scipy|cv2)/")
@@ -191,7 +197,7 @@ def _places_of_stack(
     for frame, line in zip(stack.frames, stack.lines, strict=True):
         if is_library(frame) or not line:
             continue
-        points, name = source_points(frame.file), _function_name(frame)
+        points, name = source_points(frame.file), enclosing_function(frame.function)
         if name != "<module>":
             places.add(Place("function", frame.file, frame.first_line, name))
         statement = points.statements.get(line)
@@ -200,11 +206,6 @@ def _places_of_stack(
             places.add(own_line)
         loops += [Place("loop", frame.file, header, name) for header in points.loops.get(line, ())]
     return own_line, frozenset(places), tuple(loops)
-
-
-def _function_name(frame: Frame) -> str:
-    """Return the function's name, of the enclosing one for a comprehension."""
-    return re.sub(r"\.<locals>\.<(listcomp|dictcomp|setcomp|genexpr)>$", "", frame.function)
 
 
 def difference(after: PlaceTimes, before: PlaceTimes) -> PlaceTimes:

@@ -9,9 +9,14 @@ import numpy as np
 
 from hotloop.profiler.diagnose.evidence import short_path
 from hotloop.profiler.render.flame_svg import PlacedFrame, frame_class, place_frames
-from hotloop.profiler.render.lines import enclosing_function
 from hotloop.profiler.render.phrases import place_text
-from hotloop.profiler.session import Frame, ProfiledProcess, Session, is_library
+from hotloop.profiler.session import (
+    Frame,
+    ProfiledProcess,
+    Session,
+    enclosing_function,
+    is_library,
+)
 from hotloop.profiler.session.lockstep import LockstepWaste
 from hotloop.profiler.session.memory import memory_series
 from hotloop.profiler.session.stages import STAGE_BY_SPAN, STAGES, CodeLine, stage_by_key

@@ -20,6 +20,7 @@ from hotloop.profiler.render.html import chart_data, flame_controls, page_script
 from hotloop.profiler.session import Session
 from hotloop.profiler.session.memory import memory_series
 from hotloop.profiler.session.stages import STAGES
+from hotloop.profiler.session.sums import sums
 
 # Smallest change of a function's own share that is shown, and maximum number of rows.
 _MIN_CHANGE, _MAX_FUNCTIONS = 0.005, 60
@@ -141,13 +142,11 @@ def _functions(a: Session, b: Session) -> str:
 
 def _own_shares(session: Session) -> dict[tuple[str, str, str], float]:
     """Return the own shares by threads, file and function."""
-    shares: dict[tuple[str, str, str], float] = {}
+    shares: list[tuple[tuple[str, str, str], float]] = []
     for costs in Findings(session).costs:
         name = "all workers" if session.workers and costs.name.endswith("workers") else costs.name
-        for item in costs.functions:
-            key = name, short_path(item.file), item.name
-            shares[key] = shares.get(key, 0.0) + item.own_share
-    return shares
+        shares += [((name, short_path(x.file), x.name), x.own_share) for x in costs.functions]
+    return sums(shares)
 
 
 def _flame() -> str:
