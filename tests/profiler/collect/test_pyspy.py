@@ -148,6 +148,9 @@ NO_SAMPLES = "py-spy took no samples: the program ended too soon, or did not use
         ("echo 'Error: it broke\n\nStack backtrace:\n  0: main' >&2; exit 3",
          "py-spy failed with exit code 3: it broke"),
         ("exit 3", "py-spy failed with exit code 3: no error message"),
+        ("echo 'Error: Unsupported version of Python: 3.16.0' >&2; exit 1",
+         "this py-spy does not know Python 3.16.0 yet: update it (`pip install -U py-spy`), or "
+         "start the program with `hotloop profile SCRIPT`"),
     ],
 )  # fmt: skip
 def test_other_failures(fake, tmp_path, script, problem):

@@ -521,6 +521,11 @@ def test_an_argmax_in_the_main_loop_is_ignored(script):
     assert apply(python_code.slow_argmax, small) is None
 
 
+def test_a_copy_in_a_function_with_an_argmax_is_a_copy(script):
+    copying = at_line(script(ARGMAX), 3, 3, "deepcopy (/usr/lib/python3.11/copy.py:128)")
+    assert apply(python_code.slow_argmax, with_first_lines(copying, {"learn": 2})) is None
+
+
 def test_debug_mode(script):
     file = script("import torch\ntorch.autograd.set_detect_anomaly(True)\ntrain()\n")
     main = at_line(file, 3, 9)

@@ -23,6 +23,7 @@ from hotloop.errors import install_command
 
 # py-spy ends after the program and its children, and then still has to write its file.
 _GRACE_S = 5.0
+_UNSUPPORTED = "Unsupported version of Python:"
 
 
 class PySpy:
@@ -188,6 +189,12 @@ def _failure_reason(errors: str, code: int) -> str:
     # The error is followed by the stack of py-spy's own calls.
     summary = [line for line in lines if line.startswith("Error:")] or lines[-1:]
     reason = summary[0].removeprefix("Error:").strip() if summary else "no error message"
+    _, is_unsupported, version = reason.partition(_UNSUPPORTED)
+    if is_unsupported:
+        return (
+            f"this py-spy does not know Python {version.strip()} yet: update it (`pip install -U "
+            "py-spy`), or start the program with `hotloop profile SCRIPT`"
+        )
     return f"py-spy failed with exit code {code}: {reason}"
 
 

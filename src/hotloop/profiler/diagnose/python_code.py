@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from hotloop.profiler.diagnose import source
-from hotloop.profiler.diagnose.causes import Explanation
+from hotloop.profiler.diagnose.causes import Explanation, for_frame
 from hotloop.profiler.diagnose.evidence import (
     Evidence,
     SampleRow,
     describe_lines,
     entry_index,
     innermost_user_frame,
+    library_frames,
     short_path,
     time_by_line,
     top_places,
@@ -136,7 +137,7 @@ def slow_argmax(evidence: Evidence) -> Explanation | None:
         function = source.function_at(frame.file, frame.first_line)
         if function is None or (function.end_lineno or 0) - function.lineno > LIMITS.argmax_lines:
             continue
-        direct = [row for row in rows if row.leaf.line not in source.eager_log_lines(frame.file)]
+        direct = [row for row in rows if _may_find_maximum(row)]
         numbers = total_time(direct)
         # Queued time counts as work, blocked time does not.
         at_work = numbers.on_core_ns + numbers.queued_ns
@@ -147,6 +148,13 @@ def slow_argmax(evidence: Evidence) -> Explanation | None:
         if best is None or (found.saved_ns or 0.0) > (best.saved_ns or 0.0):
             best = found
     return best
+
+
+def _may_find_maximum(row: SampleRow) -> bool:
+    """Return whether a row is neither a log message nor a library call with a cause of its own."""
+    if row.leaf.line in source.eager_log_lines(row.leaf.file):
+        return False
+    return not any(map(for_frame, library_frames(row.stack)))
 
 
 def _inclusive_samples(evidence: Evidence) -> dict[Frame, int]:
