@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from hotloop.envs.action_decoder import ActionDecoder
+from hotloop.envs.attributes import call_each, set_each
+from hotloop.envs.checks import FLOAT32_MAX, as_reward, describe_range
+from hotloop.envs.closing import close_all
 from hotloop.envs.encoding import ObsEncoder
 from hotloop.envs.episode_metrics import EpisodeMetrics
 from hotloop.envs.episode_totals import EpisodeTotals
 from hotloop.envs.masks import MaskWriter, find_source, with_masks
 from hotloop.envs.protocol import allocate_step
 from hotloop.envs.spec import EnvSpec
-from hotloop.errors import EnvironmentFailure
+from hotloop.errors import EnvironmentFailure, NonFiniteStep
 from hotloop.types import Array, Episode
 
 REWARD_SUM = "reward_sum"
@@ -26,6 +29,8 @@ REWARD_SUM = "reward_sum"
 class GymnasiumEnvs:
     """The part of a `VectorEnv` that does not depend on how environments are stepped.
 
+    A subclass sets `_envs` to its single environments, or overrides the methods that use them.
+
     Attributes:
         mask: actions that the last observations allow, bool, (N, M).
     """
@@ -34,6 +39,7 @@ class GymnasiumEnvs:
         self, env: Any, num_envs: int, spaces: tuple[Any, Any], spec: EnvSpec, env_id: str
     ) -> None:
         self.num_envs = num_envs
+        self._envs: list[Any] = []
         self._spec, self._first_env, self._env_id = spec, spec.first_env, env_id
         self._encoder = ObsEncoder(spaces[0], has_masks=spec.action_masks)
         self._decoder = ActionDecoder(spaces[1])
@@ -59,6 +65,24 @@ class GymnasiumEnvs:
         finished, self._finished = self._finished, []
         return finished
 
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """See `VectorEnv.call`."""
+        return call_each(self._envs, name, *args, **kwargs)
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """See `VectorEnv.get_attr`."""
+        return self.call(name)
+
+    def set_attr(self, name: str, values: Any) -> None:
+        """See `VectorEnv.set_attr`. A replaced environment begins with its own values."""
+        set_each(self._envs, name, values, self.num_envs)
+
+    def close(self) -> None:
+        """See `VectorEnv.close`."""
+        envs, self._envs = self._envs, []
+        self._episode = [-1] * self.num_envs
+        close_all(envs)
+
     def _new_obs(self) -> Array:
         """Return zeroed observations, (N, *obs_shape), and make new masks: callers keep the old."""
         self.mask = np.ones_like(self.mask)
@@ -77,13 +101,44 @@ class GymnasiumEnvs:
         metrics = self._metrics.from_info(info)
         return Episode(self._first_env + i, self._episode[i], total, length, metrics)
 
-    def _episode_failure(
-        self, i: int, problem: str, step: int | None, kind: type[EnvironmentFailure]
+    def _check_reward(self, i: int, reward: Any) -> float:
+        """Return a reward as a number that float32 holds. NaN and infinity are found later."""
+        value = self._check(i, as_reward, reward)
+        if not -FLOAT32_MAX <= value <= FLOAT32_MAX and math.isfinite(value):
+            raise self._failure(i, describe_range("the reward", value), kind=NonFiniteStep)
+        return value
+
+    def _check(
+        self, i: int | None, function: Callable[..., Any], *values: Any, at_reset: bool = False
+    ) -> Any:
+        """Call a function whose ValueError describes a wrong value of environment `i`."""
+        try:
+            return function(*values)
+        except ValueError as error:
+            kind = getattr(error, "failure_class", EnvironmentFailure)
+            raise self._failure(i, str(error), at_reset=at_reset, kind=kind) from None
+
+    def _failure(
+        self,
+        i: int | None,
+        problem: str,
+        *,
+        at_reset: bool = False,
+        kind: type[EnvironmentFailure] = EnvironmentFailure,
     ) -> EnvironmentFailure:
-        """Return an error that names environment, episode and step. A step of None is the reset."""
-        place = "at its reset" if step is None else f"step {step}"
-        env, episode = self._first_env + i, self._episode[i]
-        return kind(f"{self._env_id}, environment {env}, episode {episode}, {place}: {problem}")
+        """Return an error that names environment, episode and step. None: all environments."""
+        if i is None:
+            last_env = self._first_env + self.num_envs - 1
+            place = f"environments {self._first_env} … {last_env}, vector step {self._num_steps}"
+        else:
+            step = None if at_reset else self._current_step(i)
+            place = f"environment {self._first_env + i}, episode {self._episode[i]}, "
+            place += "at its reset" if step is None else f"step {step}"
+        return kind(f"{self._env_id}, {place}: {problem}")
+
+    def _current_step(self, i: int) -> int | None:
+        """Return the number of the step that environment `i` is in, None at its reset."""
+        raise NotImplementedError
 
     def _warn_unused_masks(self, env: Any, observation: Any, info: Any) -> None:
         """Warn once if environments have masks, which the run ignores."""

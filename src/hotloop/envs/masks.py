@@ -23,7 +23,7 @@ from hotloop.base.importing import describe_exception
 from hotloop.envs.checks import describe_value
 from hotloop.envs.encoding import MASK_KEY, MismatchError
 from hotloop.envs.spaces import ActionSpec
-from hotloop.errors import SpaceError
+from hotloop.errors import MaskError, SpaceError
 from hotloop.types import Array
 
 _METHOD = "action_masks"
@@ -76,6 +76,12 @@ def _find_method(env: Any, *, is_known: bool = False) -> Callable[[], Any] | Non
     return None
 
 
+class MaskMismatchError(MismatchError):
+    """A mask that is missing or invalid."""
+
+    failure_class = MaskError
+
+
 class MaskWriter:
     """Finds masks, checks them, and writes them into arrays.
 
@@ -92,7 +98,7 @@ class MaskWriter:
         self._ranges = list(pairwise(np.cumsum((0, *action_spec.num_choices)).tolist()))
 
     def write_from(
-        self, env: Any, observation: Any, info: Any, out: Array, *, is_last: Any = False
+        self, env: Any, observation: Any, info: Any, out: Array, is_last: Any = False
     ) -> None:
         """Write the masks that an environment, or a vector environment, has now.
 
@@ -105,7 +111,7 @@ class MaskWriter:
                 empty: then all actions count as allowed, since no action follows.
 
         Raises:
-            MismatchError: the mask is missing or invalid.
+            MaskMismatchError: the mask is missing or invalid.
         """
         if self.source is None:
             self.source = find_source(env, observation, info)
@@ -115,7 +121,9 @@ class MaskWriter:
             try:
                 mask = None if method is None else method()
             except Exception as error:
-                raise MismatchError(f"`{_METHOD}()` raised {describe_exception(error)}") from error
+                raise MaskMismatchError(
+                    f"`{_METHOD}()` raised {describe_exception(error)}"
+                ) from error
         elif self.source is not None:
             values = info if self.source == "info" else observation
             mask = values.get(MASK_KEY) if isinstance(values, Mapping) else None
@@ -126,7 +134,7 @@ class MaskWriter:
             out.fill(True)
         else:
             keys = sorted(map(str, info)) if isinstance(info, Mapping) else describe_value(info)
-            raise MismatchError(
+            raise MaskMismatchError(
                 f"`action_masks` need `info['{MASK_KEY}']` at each reset and step, or a method "
                 f"`{_METHOD}()`, or an entry '{MASK_KEY}' of a dict observation, got `info` with "
                 f"{keys}: add one to the environment, or leave the option out"
@@ -141,7 +149,7 @@ class MaskWriter:
             is_last: bool, (…,), see `write_from`.
 
         Raises:
-            MismatchError: a mask has the wrong shape or other values, or allows no action.
+            MaskMismatchError: a mask has the wrong shape or other values, or allows no action.
         """
         array = np.asarray(mask)
         if array.dtype == object:  # some vector environments return one array per environment
@@ -175,9 +183,9 @@ class MaskWriter:
                 )
 
 
-def _mismatch(problem: str, is_wrong: Any) -> MismatchError:
+def _mismatch(problem: str, is_wrong: Any) -> MaskMismatchError:
     """Return an error that names the first wrong row of a batch."""
-    error = MismatchError(problem)
+    error = MaskMismatchError(problem)
     if np.ndim(is_wrong):
         error.row = int(np.argmax(is_wrong))
     return error

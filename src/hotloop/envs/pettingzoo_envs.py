@@ -9,7 +9,6 @@ have all ended is reset at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -17,28 +16,20 @@ import numpy as np
 from hotloop.envs.action_decoder import ActionDecoder
 from hotloop.envs.attributes import call_each, set_each
 from hotloop.envs.checks import (
-    FLOAT32_MAX,
     as_flag,
-    as_reward,
     check_call,
     describe_bad_info,
     describe_non_finite,
-    describe_range,
     has_finite_square,
     warn_of_coarse_numbers,
 )
-from hotloop.envs.encoding import MismatchError, ObsEncoder
+from hotloop.envs.encoding import ObsEncoder
 from hotloop.envs.episode_metrics import MAX_METRICS, EpisodeMetrics, is_metric_name
 from hotloop.envs.episode_totals import EpisodeTotals
 from hotloop.envs.games import Games, GameStep, Others
 from hotloop.envs.gymnasium_envs import GymnasiumEnvs
 from hotloop.envs.spec import EnvSpec
-from hotloop.errors import (
-    EnvironmentFailure,
-    MaskError,
-    NonFiniteStep,
-    SpaceError,
-)
+from hotloop.errors import EnvironmentFailure, SpaceError
 from hotloop.types import Array, RunningEpisode, StepArrays
 
 TEAM_RETURN = "team_return"
@@ -197,10 +188,6 @@ class PettingZooEnvs(GymnasiumEnvs):
         results = call_each(self._games.games, name, *args, **kwargs)
         return tuple(result for result in results for _ in self._agents)
 
-    def get_attr(self, name: str) -> tuple[Any, ...]:
-        """See `VectorEnv.get_attr`."""
-        return self.call(name)
-
     def set_attr(self, name: str, values: Any) -> None:
         """See `VectorEnv.set_attr`. A game gets the value of its first row."""
         set_each(self._games.games, name, values, self.num_envs)
@@ -272,9 +259,7 @@ class PettingZooEnvs(GymnasiumEnvs):
         info: Any,
         out: StepArrays,
     ) -> None:
-        value = self._check(i, as_reward, reward)
-        if not -FLOAT32_MAX <= value <= FLOAT32_MAX and isfinite(value):
-            raise self._failure(i, describe_range("the reward", value), kind=NonFiniteStep)
+        value = self._check_reward(i, reward)
         is_terminated = self._check(i, as_flag, flags[0], "the termination")
         is_truncated = self._check(i, as_flag, flags[1], "the truncation")
         out.reward[i], out.valid[i] = value, True
@@ -305,34 +290,16 @@ class PettingZooEnvs(GymnasiumEnvs):
         self._raws[i], self._infos[i] = observation, info
         self._check(i, self._encoder.write, observation, self._staged[i], at_reset=at_reset)
         if self._masks is not None:
-            try:
-                self._masks.write_from(
-                    None, observation, info, self._staged_mask[i], is_last=is_last
-                )
-            except MismatchError as error:
-                raise self._failure(i, str(error), at_reset=at_reset, kind=MaskError) from None
+            values = None, observation, info, self._staged_mask[i], is_last
+            self._check(i, self._masks.write_from, *values, at_reset=at_reset)
 
-    def _check(
-        self, i: int, function: Callable[..., Any], *values: Any, at_reset: bool = False
-    ) -> Any:
-        """Call a function whose ValueError describes a wrong value of row `i`."""
-        try:
-            return function(*values)
-        except ValueError as error:
-            kind = getattr(error, "failure_class", EnvironmentFailure)
-            raise self._failure(i, str(error), at_reset=at_reset, kind=kind) from None
+    def _failure(self, i: int | None, problem: str, **details: Any) -> EnvironmentFailure:
+        if i is not None:
+            problem = f"agent {self._agents[i % len(self._agents)]!r}: {problem}"
+        return super()._failure(i, problem, **details)
 
-    def _failure(
-        self,
-        i: int,
-        problem: str,
-        *,
-        at_reset: bool = False,
-        kind: type[EnvironmentFailure] = EnvironmentFailure,
-    ) -> EnvironmentFailure:
-        game, k = divmod(i, len(self._agents))
-        step = None if at_reset else self._game_lengths[game] - 1
-        return self._episode_failure(i, f"agent {self._agents[k]!r}: {problem}", step, kind)
+    def _current_step(self, i: int) -> int:
+        return self._game_lengths[i // len(self._agents)] - 1
 
 
 _UNFLAGGED = (

@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from itertools import islice
-from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hotloop.base.importing import describe_exception
 from hotloop.envs.action_decoder import ActionDecoder
-from hotloop.envs.attributes import call_each, set_each
 from hotloop.envs.checks import (
     FLOAT32_MAX,
     as_flag,
@@ -22,12 +20,10 @@ from hotloop.envs.checks import (
     describe_bad_info,
     describe_bad_step,
     describe_non_finite,
-    describe_range,
     has_finite_square,
     warn_of_coarse_numbers,
 )
-from hotloop.envs.closing import close_all
-from hotloop.envs.encoding import MismatchError, ObsEncoder
+from hotloop.envs.encoding import ObsEncoder
 from hotloop.envs.episode_totals import EpisodeTotals
 from hotloop.envs.gymnasium_envs import GymnasiumEnvs
 from hotloop.envs.protocol import obs_hash
@@ -215,8 +211,8 @@ class SerialVectorEnv(GymnasiumEnvs):
             raws[i] = observation
             if type(value) is not float:
                 value = float(value) if type(value) is float64 else self._check(i, as_reward, value)
-            if not -FLOAT32_MAX <= value <= FLOAT32_MAX and isfinite(value):
-                raise self._failure(i, describe_range("the reward", value), kind=NonFiniteStep)
+            if not -FLOAT32_MAX <= value <= FLOAT32_MAX:
+                self._check_reward(i, value)
             reward[i] = value
             returns[i] += value
             # Flags are rarely set, and identity is the fastest test.
@@ -261,24 +257,10 @@ class SerialVectorEnv(GymnasiumEnvs):
         self._next_limit = min(self._truncation_step)
         return obs, restarted_envs
 
-    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """See `VectorEnv.call`."""
-        return call_each(self._envs, name, *args, **kwargs)
-
-    def get_attr(self, name: str) -> tuple[Any, ...]:
-        """See `VectorEnv.get_attr`."""
-        return self.call(name)
-
     def set_attr(self, name: str, values: Any) -> None:
         """See `VectorEnv.set_attr`. A replaced environment begins with its own values."""
-        set_each(self._envs, name, values, self.num_envs)
+        super().set_attr(name, values)
         self._time_limits = [_unwrap(env)[1] for env in self._envs]  # of the next episodes
-
-    def close(self) -> None:
-        """See `VectorEnv.close`."""
-        envs, self._envs = self._envs, []
-        self._episode = [-1] * self.num_envs
-        close_all(envs)
 
     def _begin_episode(self, i: int, row: Array) -> None:
         self._episode[i] += 1
@@ -388,33 +370,17 @@ class SerialVectorEnv(GymnasiumEnvs):
         *,
         at_reset: bool = False,
     ) -> None:
+        """Write the mask of environment `i`."""
         assert self._masks is not None
-        try:
-            self._masks.write_from(self._envs[i], observation, info, out, is_last=is_last)
-        except MismatchError as error:
-            raise self._failure(i, str(error), at_reset=at_reset, kind=MaskError) from None
+        values = self._envs[i], observation, info, out, is_last
+        self._check(i, self._masks.write_from, *values, at_reset=at_reset)
 
-    def _check(
-        self, i: int, function: Callable[..., Any], *values: Any, at_reset: bool = False
-    ) -> Any:
-        """Call a function whose ValueError describes a wrong value of environment `i`."""
-        try:
-            return function(*values)
-        except ValueError as error:
-            kind = getattr(error, "failure_class", EnvironmentFailure)
-            raise self._failure(i, str(error), at_reset=at_reset, kind=kind) from None
+    def _failure(self, i: int | None, problem: str, **details: Any) -> EnvironmentFailure:
+        self._failed_env = i or 0
+        return super()._failure(i, problem, **details)
 
-    def _failure(
-        self,
-        i: int,
-        problem: str,
-        *,
-        at_reset: bool = False,
-        kind: type[EnvironmentFailure] = EnvironmentFailure,
-    ) -> EnvironmentFailure:
-        self._failed_env = i
-        step = None if at_reset else self._num_steps - self._start_step[i]
-        return self._episode_failure(i, problem, step, kind)
+    def _current_step(self, i: int) -> int:
+        return self._num_steps - self._start_step[i]
 
     def _check_spaces(self, i: int, env: Env[Any, Any]) -> None:
         encoder = ObsEncoder(env.observation_space, has_masks=self._spec.action_masks)

@@ -8,30 +8,19 @@ transition. Agents that act at once take turns here too, without seeing each oth
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import isfinite
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from hotloop.base.importing import describe_exception
-from hotloop.envs.attributes import call_each, set_each
-from hotloop.envs.checks import (
-    FLOAT32_MAX,
-    as_flag,
-    as_reward,
-    check_call,
-    describe_range,
-    has_finite_square,
-)
-from hotloop.envs.closing import close_all
-from hotloop.envs.encoding import MismatchError
+from hotloop.envs.checks import as_flag, check_call, has_finite_square
 from hotloop.envs.episode_totals import EpisodeTotals
 from hotloop.envs.gymnasium_envs import GymnasiumEnvs
 from hotloop.envs.pettingzoo_envs import common_spaces
 from hotloop.envs.protocol import obs_hash
 from hotloop.envs.spaces import Spaces
 from hotloop.envs.spec import EnvSpec
-from hotloop.errors import EnvironmentFailure, MaskError, NonFiniteStep
+from hotloop.errors import EnvironmentFailure
 from hotloop.timing import span
 from hotloop.types import Array, RunningEpisode, StepArrays
 
@@ -105,10 +94,11 @@ class TurnGames(GymnasiumEnvs):
     def __init__(
         self, games: Sequence[Any], spec: EnvSpec, opponents: Opponents, *, env_id: str
     ) -> None:
-        self._games, self._opponents = list(games), opponents
+        self._opponents = opponents
         self._agents = tuple(games[0].possible_agents)
         spaces = common_spaces(games[0], self._agents, spec, env_id)
         super().__init__(games[0], len(games), spaces, spec, env_id)
+        self._envs = list(games)
         self._totals = [EpisodeTotals() for _ in games]
         self._staged = np.zeros_like(self._step_buffers.obs)
         self._staged_mask = np.ones_like(self._step_buffers.mask)
@@ -190,24 +180,6 @@ class TurnGames(GymnasiumEnvs):
         self.mask[...] = self._staged_mask
         return obs, restarted_games
 
-    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """See `VectorEnv.call`."""
-        return call_each(self._games, name, *args, **kwargs)
-
-    def get_attr(self, name: str) -> tuple[Any, ...]:
-        """See `VectorEnv.get_attr`."""
-        return self.call(name)
-
-    def set_attr(self, name: str, values: Any) -> None:
-        """See `VectorEnv.set_attr`."""
-        set_each(self._games, name, values, self.num_envs)
-
-    def close(self) -> None:
-        """See `VectorEnv.close`."""
-        games, self._games = self._games, []
-        self._episode = [-1] * self.num_envs
-        close_all(games)
-
     def _begin_all(self, games: list[int]) -> None:
         """Reset games, and let the others move until the learner's first turn."""
         for _ in range(_MAX_GAMES):
@@ -233,7 +205,7 @@ class TurnGames(GymnasiumEnvs):
         self._opponents.begin(game, self._episode[game])
         seed = self._spec.episode_seed(game, self._episode[game])
         try:
-            self._games[game].reset(seed=seed)
+            self._envs[game].reset(seed=seed)
         except (Exception, SystemExit) as error:
             problem = f"`reset` raised {describe_exception(error)}"
             raise self._failure(game, problem, at_reset=True) from error
@@ -279,7 +251,7 @@ class TurnGames(GymnasiumEnvs):
 
     def _advance(self, game: int, turns: list[Turn]) -> tuple[float, bool, bool] | None:
         """Return the learner's result if it is its turn, or else add an opponent's turn."""
-        env, seat = self._games[game], self.seat(game)
+        env, seat = self._envs[game], self.seat(game)
         while True:
             agent = env.agent_selection
             try:
@@ -290,10 +262,7 @@ class TurnGames(GymnasiumEnvs):
             is_truncated = self._check(game, as_flag, is_truncated, "the truncation")
             is_over = is_terminated or is_truncated
             if agent == seat:
-                value = self._check(game, as_reward, reward)
-                if not -FLOAT32_MAX <= value <= FLOAT32_MAX and isfinite(value):
-                    problem = describe_range("the reward", value)
-                    raise self._failure(game, problem, kind=NonFiniteStep)
+                value = self._check_reward(game, reward)
                 row, mask = self._staged[game], self._staged_mask[game]
                 self._write(game, observation, info, row, mask, is_last=is_terminated)
                 return value, is_terminated, is_truncated
@@ -311,7 +280,7 @@ class TurnGames(GymnasiumEnvs):
                 )
 
     def _move(self, game: int, action: Any) -> None:
-        env = self._games[game]
+        env = self._envs[game]
         try:
             env.step(action)
         except (Exception, SystemExit) as error:
@@ -336,10 +305,7 @@ class TurnGames(GymnasiumEnvs):
             self._check(game, self._encoder.check_range, observation, row)
         if self._masks is not None:
             info = info if isinstance(info, Mapping) else {}
-            try:
-                self._masks.write_from(None, observation, info, mask, is_last=is_last)
-            except MismatchError as error:
-                raise self._failure(game, str(error), kind=MaskError) from None
+            self._check(game, self._masks.write_from, None, observation, info, mask, is_last)
         elif self._may_warn:
             self._warn_unused_masks(None, observation, info)
             self._may_warn = False
@@ -374,24 +340,8 @@ class TurnGames(GymnasiumEnvs):
             return False
         return not moves and obs_hash(self._staged[game]) == episode.obs_hash
 
-    def _check(self, game: int, function: Callable[..., Any], *values: Any) -> Any:
-        """Call a function whose ValueError describes a wrong value of a game."""
-        try:
-            return function(*values)
-        except ValueError as error:
-            kind = getattr(error, "failure_class", EnvironmentFailure)
-            raise self._failure(game, str(error), kind=kind) from None
-
-    def _failure(
-        self,
-        game: int,
-        problem: str,
-        *,
-        at_reset: bool = False,
-        kind: type[EnvironmentFailure] = EnvironmentFailure,
-    ) -> EnvironmentFailure:
-        step = None if at_reset else self._lengths[game]
-        return self._episode_failure(game, problem, step, kind)
+    def _current_step(self, i: int) -> int:
+        return self._lengths[i]
 
 
 class _ReplayEnded(Exception):

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -41,7 +42,7 @@ from hotloop.envs.gymnasium_envs import GymnasiumEnvs
 from hotloop.envs.masks import MASK_KEY
 from hotloop.envs.protocol import obs_hash
 from hotloop.envs.spec import EnvSpec
-from hotloop.errors import ConfigError, EnvironmentFailure, MaskError, NonFiniteStep
+from hotloop.errors import ConfigError, MaskError, NonFiniteStep
 from hotloop.timing import span
 from hotloop.types import Array, RunningEpisode, StepArrays
 
@@ -73,7 +74,7 @@ class VectorAdapter(GymnasiumEnvs):
     ) -> None:
         from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
-        self._envs = envs
+        self._vector = envs
         self._is_closed = False
         self._takes_seeds = isinstance(envs.unwrapped, (SyncVectorEnv, AsyncVectorEnv)) or (
             getattr(envs, "takes_seeds", False)
@@ -117,13 +118,14 @@ class VectorAdapter(GymnasiumEnvs):
         is_method = self._masks is not None and self._masks.source == "method"
         if is_method and self.autoreset == "same_step":
             raise self._failure(
+                None,
                 "in same-step mode `action_masks()` has no mask of an episode's last observation: "
                 "return `info['action_mask']` at each reset and step, or create the vector "
                 "environment with another autoreset mode",
                 kind=MaskError,
             )
         if self._may_warn:
-            self._warn_unused_masks(self._envs, observations, info)
+            self._warn_unused_masks(self._vector, observations, info)
         self._check_first_obs(obs, all_rows)
         if self._first_env == 0 and self._episode[0] == 0 and self._spec.stream == "training":
             warn_of_coarse_numbers(self._env_id, self.obs_spec, obs)
@@ -139,15 +141,15 @@ class VectorAdapter(GymnasiumEnvs):
         next_obs, reward, terminated, truncated, valid, obs, next_mask, self.mask = out
         # Step all environments, and copy the results.
         try:
-            result = self._envs.step(self._decoder.batch(action))
+            result = self._vector.step(self._decoder.batch(action))
         except (Exception, SystemExit) as error:
-            raise self._failure(f"`step` raised {describe_exception(error)}") from error
+            raise self._failure(None, f"`step` raised {describe_exception(error)}") from error
         try:
             observations, rewards, is_terminated, is_truncated, info = result
         except (TypeError, ValueError):
-            raise self._failure(describe_bad_step(result)) from None
+            raise self._failure(None, describe_bad_step(result)) from None
         if not isinstance(info, dict):
-            raise self._failure(describe_bad_info(info))
+            raise self._failure(None, describe_bad_info(info))
         self._write(observations, next_obs)
         rewards = self._as_rows(rewards, "rewards")
         self._write_rewards(rewards, reward)
@@ -244,7 +246,7 @@ class VectorAdapter(GymnasiumEnvs):
             is_running = lengths >= longest - t
             for i in np.flatnonzero(is_running).tolist():
                 action[i] = episodes[i].actions[t - longest + lengths[i]]
-            observations, reward, terminated, truncated, info = self._envs.step(
+            observations, reward, terminated, truncated, info = self._vector.step(
                 self._decoder.batch(action)
             )
             is_ended = self._episode_ended(terminated, truncated, info)
@@ -271,13 +273,14 @@ class VectorAdapter(GymnasiumEnvs):
 
     def _attributes(self, method_name: str) -> Callable[..., Any]:
         """Return a method of the vector environment that reaches its single environments."""
-        envs: Any = self._envs
+        envs: Any = self._vector
         while not callable(method := getattr(envs, method_name, None)):
             envs = getattr(envs, "env", None)
             if envs is None:
                 raise ConfigError(
                     f"{self._env_id}: attributes of its environments can't be reached, because "
-                    f"{describe_value(self._envs)} has no `{method_name}`: use single environments"
+                    f"{describe_value(self._vector)} has no `{method_name}`: use single "
+                    "environments"
                 )
         return method
 
@@ -286,7 +289,7 @@ class VectorAdapter(GymnasiumEnvs):
         if not self._is_closed:
             self._is_closed = True
             self._episode = [-1] * self.num_envs
-            self._envs.close()
+            self._vector.close()
 
     def _episode_ended(self, terminated: Array, truncated: Array, info: Any) -> Array:
         """Return whether the environment's whole episode has ended, not only a life: bool, (N,)."""
@@ -310,9 +313,10 @@ class VectorAdapter(GymnasiumEnvs):
         final_obs = info.get("final_obs")
         if final_obs is None:
             raise self._failure(
+                None,
                 "in same-step mode `info` must have `final_obs` when an episode ends, got "
                 f"{sorted(info)}: keep it in the wrappers, or create the vector environment with "
-                "another autoreset mode"
+                "another autoreset mode",
             )
         masks = info.get("final_info", {}).get(MASK_KEY)
         for i in np.flatnonzero(is_ended).tolist():
@@ -358,13 +362,10 @@ class VectorAdapter(GymnasiumEnvs):
 
     def _call_reset(self, **arguments: Any) -> Any:
         try:
-            result = self._envs.reset(**arguments)
+            result = self._vector.reset(**arguments)
         except (Exception, SystemExit) as error:
-            raise self._failure(f"`reset` raised {describe_exception(error)}") from error
-        try:
-            return check_reset(result)
-        except ValueError as error:
-            raise self._failure(str(error)) from None
+            raise self._failure(None, f"`reset` raised {describe_exception(error)}") from error
+        return self._check(None, check_reset, result)
 
     def _episode_seed(self, i: int) -> int:
         return self._spec.episode_seed(i, self._episode[i])
@@ -377,12 +378,9 @@ class VectorAdapter(GymnasiumEnvs):
 
     def _write(self, observations: Any, out: Array) -> None:
         """Encode observations of all environments, (N, *obs_shape), or of one, (*obs_shape)."""
-        try:
-            self._encoder.write(observations, out)
-            if not has_finite_square(out):
-                self._encoder.check_range(observations, out)
-        except MismatchError as error:
-            raise self._failure(str(error), kind=error.failure_class) from None
+        self._check(None, self._encoder.write, observations, out)
+        if not has_finite_square(out):
+            self._check(None, self._encoder.check_range, observations, out)
 
     def _write_masks(
         self,
@@ -400,20 +398,17 @@ class VectorAdapter(GymnasiumEnvs):
         """
         if self._masks is None:
             return
-        env = self._envs if row is None else None  # a method returns masks after the reset
+        env = self._vector if row is None else None  # a method returns masks after the reset
         try:
-            self._masks.write_from(env, observations, info, out, is_last=is_last)
+            self._masks.write_from(env, observations, info, out, is_last)
         except MismatchError as error:
             row = error.row if row is None else row
             if begins is not None and row is not None and begins[row]:
                 self._begin_episodes(np.arange(self.num_envs) == row)
-            raise self._failure(str(error), kind=MaskError, row=row) from None
+            raise self._failure(row, str(error), kind=MaskError) from None
 
     def _as_rows(self, values: Any, name: str, *, are_flags: bool = False) -> Array:
-        try:
-            return as_rows(values, self.num_envs, name, are_flags=are_flags)
-        except ValueError as error:
-            raise self._failure(str(error)) from None
+        return self._check(None, partial(as_rows, are_flags=are_flags), values, self.num_envs, name)
 
     def _write_rewards(self, rewards: Array, out: Array) -> None:
         with np.errstate(over="ignore"):  # the code below reports an overflow
@@ -422,7 +417,8 @@ class VectorAdapter(GymnasiumEnvs):
             return
         for i in np.flatnonzero(np.isfinite(rewards) & ~np.isfinite(out)).tolist():
             name = f"the reward of environment {self._first_env + i}"
-            raise self._failure(describe_range(name, float(rewards[i])), kind=NonFiniteStep)
+            problem = describe_range(name, float(rewards[i]))
+            raise self._failure(None, problem, kind=NonFiniteStep)
 
     def _check_first_obs(self, obs: Array, rows: Array) -> None:
         if obs.dtype.kind != "f" or np.isfinite(obs[rows]).all():
@@ -430,24 +426,11 @@ class VectorAdapter(GymnasiumEnvs):
         for i in np.flatnonzero(rows).tolist():
             problem = describe_non_finite(obs[i], self.obs_spec)
             if problem is not None:
-                raise self._failure(problem, row=i)
+                raise self._failure(i, problem)
 
-    def _failure(
-        self,
-        problem: str,
-        *,
-        kind: type[EnvironmentFailure] = EnvironmentFailure,
-        row: int | None = None,
-    ) -> EnvironmentFailure:
-        """Return an error for environment `row`, or for the whole call, whose cause may name it."""
-        if row is not None:
-            length = int(self._lengths[row])
-            return self._episode_failure(row, problem, length - 1 if length else None, kind)
-        last_env = self._first_env + self.num_envs - 1
-        return kind(
-            f"{self._env_id}, environments {self._first_env} … {last_env}, "
-            f"vector step {self._num_steps}: {problem}"
-        )
+    def _current_step(self, i: int) -> int | None:
+        length = int(self._lengths[i])
+        return length - 1 if length else None
 
 
 def _is_envpool(envs: Any) -> bool:
