@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from hotloop.base.importing import enable_local_imports, require_module
 from hotloop.base.rounding import format_mean
-from hotloop.cli.command_parser import CommandParser, add_trust_option, count
+from hotloop.cli.command_parser import CommandParser, count
+from hotloop.cli.stored_run import add_run_arguments, open_run
 from hotloop.errors import ConfigError
 
 
@@ -20,7 +20,7 @@ def run(args: list[str]) -> int:
         "of the environment: scaling, clipping and offsets are included. With --minari, play "
         "episodes and save them as a data set of Minari instead.",
     )
-    parser.add_argument("run", metavar="RUN", help="a run directory")
+    add_run_arguments(parser)
     parser.add_argument("--format", choices=("onnx", "numpy"))
     parser.add_argument(
         "--minari",
@@ -34,16 +34,12 @@ def run(args: list[str]) -> int:
         help="--minari: sample actions instead of the most probable ones",
     )
     parser.add_argument(
-        "--checkpoint", default="last", help="last, best, or another name (default: %(default)s)"
-    )
-    parser.add_argument(
         "--output",
         metavar="PATH",
         type=Path,
         help="a file that ends in .onnx, or a directory for policy.npz and policy.py "
         "(default: RUN/export/policy.onnx, RUN/export)",
     )
-    add_trust_option(parser)
     options = parser.parse_args(args)
     if (options.format is None) == (options.minari is None):
         raise ConfigError("expected either `--format` onnx or numpy, or `--minari` NAME")
@@ -58,17 +54,13 @@ def run(args: list[str]) -> int:
         raise ConfigError(f"`--output` must end in .onnx, got '{output}'")
     elif not is_onnx and output.is_file():
         raise ConfigError(f"`--output` must be a directory for --format numpy, got file '{output}'")
-    require_module("safetensors", extra="train", purpose="reading a checkpoint")
+    directory = open_run(options)
 
     from hotloop.base.version import __version__
     from hotloop.policies.export import OPSET, export_numpy, export_onnx
-    from hotloop.runs import RunDirectory
     from hotloop.runs.trust import check_links
 
     # Load the policy.
-    directory = RunDirectory.open(options.run)
-    if directory.may_import(is_trusted=options.trust):
-        enable_local_imports()
     if options.output is None:
         check_links(directory.path, is_own_run=directory.is_signed)
     network, snapshot, state = directory.load_policy(options.checkpoint, is_trusted=options.trust)
@@ -111,14 +103,10 @@ def _record(options: argparse.Namespace) -> int:
     """Play episodes, and save them as a data set."""
     if options.output is not None:
         raise ConfigError("`--minari` writes into MINARI_DATASETS_PATH: leave out `--output`")
-    require_module("safetensors", extra="train", purpose="reading a checkpoint")
+    open_run(options)
 
-    from hotloop.runs import RunDirectory
     from hotloop.training.recording import record_episodes
 
-    directory = RunDirectory.open(options.run)
-    if directory.may_import(is_trusted=options.trust):
-        enable_local_imports()
     recorded = record_episodes(
         options.run,
         options.minari,

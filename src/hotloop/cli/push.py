@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from hotloop.base.importing import enable_local_imports, require_module
 from hotloop.base.streams import notify
 from hotloop.base.text_tables import print_json
-from hotloop.cli.command_parser import CommandParser, add_trust_option, natural
+from hotloop.cli.command_parser import CommandParser, natural
+from hotloop.cli.stored_run import add_run_arguments, open_run
 
 
 def run(args: list[str]) -> int:
@@ -16,11 +16,8 @@ def run(args: list[str]) -> int:
         "that influence learning, and a model card with returns and the learning curve. Log in "
         "with `hf auth login` before.",
     )
-    parser.add_argument("run", metavar="RUN", help="a run directory")
+    add_run_arguments(parser)
     parser.add_argument("repo", metavar="user/name", help="the repository, created if missing")
-    parser.add_argument(
-        "--checkpoint", default="last", help="last, best, or another name (default: %(default)s)"
-    )
     parser.add_argument(
         "--episodes",
         type=natural,
@@ -37,17 +34,12 @@ def run(args: list[str]) -> int:
         "--private", action="store_true", help="create a repository that only you can read"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
-    add_trust_option(parser)
     options = parser.parse_args(args)
-    require_module("safetensors", extra="train", purpose="reading a checkpoint")
+    directory = open_run(options)
 
     from hotloop.reports.hub_push import push
     from hotloop.reports.model_card import eval_command
-    from hotloop.runs import RunDirectory
 
-    directory = RunDirectory.open(options.run)
-    if directory.may_import(is_trusted=options.trust):
-        enable_local_imports()
     pushed = push(
         options.run,
         options.repo,

@@ -28,17 +28,13 @@ def run(args: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON array instead")
     options = parser.parse_args(args)
 
-    from hotloop.reports.run_table import read_summaries
+    from hotloop.reports.run_table import runs_json
     from hotloop.runs.summary import find_runs
 
     directory = Path(options.directory)
     paths = find_runs(directory)
     if options.json:
-        summaries, damaged = read_summaries(paths)
-        broken = [
-            {"path": str(path), "status": "damaged", "error": str(error)} for path, error in damaged
-        ]
-        return print_json([*(summary.to_json() for summary in summaries), *broken])
+        return print_json(runs_json(paths))
     if paths:
         print_runs(paths, directory)
     else:

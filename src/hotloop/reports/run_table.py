@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hotloop.base.rounding import format_number
 from hotloop.base.streams import printable
@@ -56,6 +56,15 @@ def read_summaries(
             damaged.append((path, error))
     summaries.sort(key=lambda s: (s.start_time.timestamp() if s.start_time else 0.0, s.path))
     return summaries, damaged
+
+
+def runs_json(paths: Sequence[Path]) -> list[dict[str, Any]]:
+    """Return the summaries, oldest first, and then the unreadable runs with their errors."""
+    summaries, damaged = read_summaries(paths)
+    broken = (
+        {"path": str(path), "status": "damaged", "error": str(error)} for path, error in damaged
+    )
+    return [*(summary.to_json() for summary in summaries), *broken]
 
 
 def run_table(

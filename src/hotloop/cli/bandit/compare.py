@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from hotloop.base.importing import require_module
 from hotloop.base.text_tables import print_json
 from hotloop.cli.bandit.field_help import list_fields
 from hotloop.cli.bandit.options import (
@@ -13,10 +12,9 @@ from hotloop.cli.bandit.options import (
     parse_agent,
     parse_environment,
     parse_options,
-    run_sizes,
 )
 from hotloop.cli.bandit.plots import add_plots, draw_plots, plot_paths, plots_json, print_plots
-from hotloop.cli.bandit.progress import ProgressLine
+from hotloop.cli.bandit.progress import play
 from hotloop.cli.bandit.tables import print_comparison, print_speed
 from hotloop.errors import ConfigError
 
@@ -56,19 +54,7 @@ def run(args: list[str]) -> int:
         agents.append(parse_agent(name, settings))
     environment = parse_environment(options)
     pictures = plot_paths(options)
-    require_module("numba", extra="bandit", purpose="playing bandits")
-
-    from hotloop.bandits.running import compare
-
-    # Play the bandits.
-    with ProgressLine() as progress:
-        comparison = compare(
-            agents,
-            environment,
-            **run_sizes(options),
-            arm_shares="shares" in pictures,
-            on_progress=progress.show_steps,
-        )
+    comparison = play(agents, environment, options, pictures)
     # Print and draw the results.
     if not options.json:
         print_comparison(comparison)

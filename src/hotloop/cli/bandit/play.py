@@ -8,7 +8,6 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from hotloop.base.importing import require_module
 from hotloop.base.text_tables import print_json
 from hotloop.cli.bandit.field_help import field_docs, format_default, list_fields
 from hotloop.cli.bandit.options import (
@@ -19,10 +18,9 @@ from hotloop.cli.bandit.options import (
     parse_agent,
     parse_environment,
     parse_options,
-    run_sizes,
 )
 from hotloop.cli.bandit.plots import add_plots, draw_plots, plot_paths, plots_json, print_plots
-from hotloop.cli.bandit.progress import ProgressLine
+from hotloop.cli.bandit.progress import play
 from hotloop.cli.bandit.tables import print_result, print_speed
 from hotloop.errors import ConfigError
 
@@ -43,19 +41,8 @@ def run(args: list[str]) -> int:
     if options.save is not None and options.save.suffix != ".npz":
         raise ConfigError(f"`--save` must end in .npz, got '{options.save}'")
     pictures = plot_paths(options)
-    require_module("numba", extra="bandit", purpose="playing bandits")
-
-    from hotloop.bandits.running import run as play
-
     # Play, then print and save the result.
-    with ProgressLine() as progress:
-        result = play(
-            agent,
-            environment,
-            **run_sizes(options),
-            arm_shares="shares" in pictures,
-            on_progress=progress.show_steps,
-        )
+    (result,) = play([agent], environment, options, pictures).results
     if not options.json:
         print_result(result)
     if options.save is not None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any
 
 from hotloop.base.durations import duration
+from hotloop.base.importing import require_module
 from hotloop.base.streams import is_redrawable, make_console
+from hotloop.cli.bandit.options import run_sizes
 
 if TYPE_CHECKING:
     from rich.live import Live
+
+    from hotloop.bandits.results import BanditComparison
 
 
 class ProgressLine:
@@ -69,6 +74,24 @@ class ProgressLine:
         if self._live is not None:
             self._live.stop()
             self._live = None
+
+
+def play(
+    agents: Sequence[Any], environment: Any, options: argparse.Namespace, plots: Collection[str]
+) -> BanditComparison:
+    """Play agents with a progress line, with the sizes of the options and for kinds of plots."""
+    require_module("numba", extra="bandit", purpose="playing bandits")
+
+    from hotloop.bandits.running import compare
+
+    with ProgressLine() as progress:
+        return compare(
+            agents,
+            environment,
+            **run_sizes(options),
+            arm_shares="shares" in plots,
+            on_progress=progress.show_steps,
+        )
 
 
 def format_count(number: float) -> str:
