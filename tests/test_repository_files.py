@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import runpy
 from pathlib import Path
@@ -88,6 +89,22 @@ def test_the_import_rules_cover_all_packages():
     assert rows == names
     rooms = {path.stem for path in (ROOT / "src" / "hotloop").iterdir() if path.suffix != ".typed"}
     assert set.union(*rows) == {name for name in rooms if not name.startswith("__")}
+
+
+# Public classes with named options, which a user sets one by one.
+MANY_PARAMETERS = {"Normalizer", "Learner", "ReplayBuffer", "DeviceReplay"}
+
+
+def test_constructors_have_at_most_eight_parameters():
+    """What belongs together travels as one value, such as an `EnvSpec`."""
+    too_long = set()
+    for path in (ROOT / "src" / "hotloop").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for method in node.body if isinstance(node, ast.ClassDef) else ():
+                if isinstance(method, ast.FunctionDef) and method.name == "__init__":
+                    count = len(method.args.args) - 1 + len(method.args.kwonlyargs)
+                    too_long |= {node.name} if count > 8 else set()
+    assert too_long == MANY_PARAMETERS
 
 
 def test_a_release_says_one_version():

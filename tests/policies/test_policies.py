@@ -269,7 +269,7 @@ def test_json_round_trip(kind, shared_trunk):
 
 def test_parameters_of_another_network_are_refused():
     _network, params, policy = random_policy(DISCRETE)
-    del params["value.0.bias"]
+    params = {name: x for name, x in params.items() if name != "value.0.bias"}
     with pytest.raises(CheckpointError, match=r"`value.0.bias` must have shape \(16,\), got None"):
         policy.load(PolicySnapshot(version=0, params=params))
 

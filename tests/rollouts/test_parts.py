@@ -5,7 +5,7 @@ import pytest
 
 from hotloop.envs import make_vec
 from hotloop.rollouts.fleet import WorkerStart
-from hotloop.rollouts.parts import PartCollector, join_parts
+from hotloop.rollouts.parts import PartCollector, PartQueue
 from hotloop.types import AFTER_LAST_STEP
 from tests.rollouts.processes.pools import make_network, make_policy
 
@@ -22,7 +22,10 @@ def test_the_last_observations_do_not_pin_a_part(stop):
     envs.close()
     for array in part.fields.values():
         array.flags.writeable = False
-    rows = join_parts([part], 0, stop, first_env=0)
+    queue = PartQueue(first_env=0)
+    queue.append(part)
+    rows = queue.read(0, stop)
+    assert len(queue) == (stop < 8)
     expected = part.fields["last_obs"] if stop == 8 else part.fields["obs"][stop]
     np.testing.assert_array_equal(rows.fragment.last_obs, expected)
     for name in AFTER_LAST_STEP:

@@ -2,59 +2,60 @@
 
 import dataclasses
 import threading
+from queue import SimpleQueue
 
 from hotloop.envs import make_vec
 from hotloop.errors import EnvironmentFailure
 from hotloop.policies import ActingPolicy, PolicySnapshot
 from hotloop.rollouts.failures import Failures, compare_spaces
 from hotloop.rollouts.fleet import FleetRollout
-from hotloop.rollouts.parts import PartCollector, join_parts
-from hotloop.rollouts.schedules import RowLimits
+from hotloop.rollouts.parts import PartCollector, PartQueue
 
 
 class ThreadWorker(threading.Thread):
-    """Collects parts from the row of `start` on, until it is lost."""
+    """Collects parts from the row of `start` on."""
 
-    def __init__(self, transport, number, start, parts=()):
+    def __init__(self, transport, number, start, parts):
         super().__init__(daemon=True)
-        self.transport, self.number, self.parts = transport, number, list(parts)
+        self.transport, self.number, self.parts = transport, number, parts
         self.finished_row = self.begun_row = start.row
         self.next_episode = start.first_episode or 0  # if it is lost before its first part
-        self.is_lost, self.reports, self.error, self.resumed = False, [], None, None
         envs, self.failures = transport.groups[number]
         network, exploration = transport.policy.network, transport.policy.exploration
         self.policy = ActingPolicy(network, transport.newest, exploration=exploration)
         sizes = {"num_rows": transport.part_rows, "first_env": number * envs.num_envs}
         sizes |= {"seed": transport.options.seed, "start": start}
         self.collector = PartCollector(envs, self.policy, self.failures, **sizes)
+        self.post = lambda function, *args: transport.calls.put(lambda: function(*args))
         self.start()
 
     def run(self):
         try:
-            self.resumed = self.collector.resume()
+            if (resumed := self.collector.resume()) is not None:
+                self.post(self.transport.fleet.on_resumed, self.number, *resumed)
             while self.begin():
                 self.collector.collect(self.begun_row - self.finished_row)
                 self.end(self.collector.finish())
-        except Exception as error:  # `poll` raises it, or replaces this worker
-            self.error = error
+        except Exception as error:
+            self.post(self.transport.replace, self, error)
 
     def begin(self):
         transport, changed = self.transport, self.transport.changed
         with changed:
-            changed.wait_for(lambda: self.is_lost or transport.num_allowed(self) > 0)
-            if not self.is_lost:
+            changed.wait_for(lambda: transport.is_closed or transport.num_allowed(self) > 0)
+            if not transport.is_closed:
                 self.begun_row += min(transport.part_rows, transport.num_allowed(self))
                 self.policy.load(transport.granted)
-        return not self.is_lost
+        return not transport.is_closed
 
     def end(self, part):
         with self.transport.changed:
-            if not self.is_lost:
-                self.reports += map(str, self.failures)
-                self.failures.clear()
-                self.parts.append(part)
-                self.finished_row, self.next_episode = part.stop, part.last_episode + 1
-                self.transport.changed.notify_all()
+            for error in self.failures:
+                self.post(self.transport.failures.count_env, self.number, str(error))
+            self.failures.clear()
+            self.parts.append(part)
+            self.finished_row, self.next_episode = part.stop, part.last_episode + 1
+            self.transport.changed.notify_all()
 
 
 class ThreadEnvironments:
@@ -68,8 +69,10 @@ class ThreadEnvironments:
         self.groups = [self.make_group(worker) for worker in range(num_workers)]
         first = self.groups[0][0]
         self.obs_spec, self.action_spec = first.obs_spec, first.action_spec
-        self.can_replay, self.workers, self.fleet = first.can_replay, [], None
-        self.changed, self.limits = threading.Condition(), RowLimits([0] * num_workers)
+        self.can_replay, self.workers = first.can_replay, []
+        self.fleet, self.is_closed = None, False
+        self.changed, self.limits = threading.Condition(), ([0] * num_workers, None)
+        self.calls = SimpleQueue()  # functions for `poll`
         for number, (envs, _) in enumerate(self.groups):
             compare_spaces(first, envs, number)
 
@@ -80,21 +83,23 @@ class ThreadEnvironments:
 
     def rollout(self, policy, options):
         self.policy, self.options = policy, options
-        is_barrier = options.schedule == "barrier"
-        self.part_rows = options.num_steps if is_barrier else max(1, options.num_steps // 4)
+        self.part_rows = options.num_steps // (1 if options.schedule == "barrier" else 4)
         self.fleet = FleetRollout(self, policy, options, close=self.close)
         return self.fleet
 
     def close(self):
+        with self.changed:
+            self.is_closed = True
+            self.changed.notify_all()
         for worker in self.workers:
-            self.lose(worker)
             worker.join()
         if self.fleet is not None:
             self.fleet.store_accounting()
 
     def start(self, fleet, first_rows):
-        starts = [fleet.start_of(number, row) for number, row in enumerate(first_rows)]
-        self.workers = [ThreadWorker(self, number, start) for number, start in enumerate(starts)]
+        for number, row in enumerate(first_rows):
+            parts = PartQueue(number * self.envs_per_worker)
+            self.workers.append(ThreadWorker(self, number, fleet.start_of(number, row), parts))
 
     def publish(self, snapshot):
         params = {name: array.copy() for name, array in snapshot.params.items()}
@@ -116,44 +121,28 @@ class ThreadEnvironments:
     def oldest_version(self, worker, row):
         with self.changed:
             state = self.workers[worker]
-            versions = [part.version for part in state.parts if row < part.stop]
-            versions += [state.policy.version] * (state.begun_row > state.finished_row)
-            return versions[0] if versions else None
+            version = state.parts.version(row)
+            is_begun = version is None and state.begun_row > state.finished_row
+            return state.policy.version if is_begun else version
 
     collected_rows, version = finished_rows, oldest_version
 
     def read(self, worker, start, stop):
-        state = self.workers[worker]
         with self.changed:
-            parts = [part for part in state.parts if part.start < stop]
-            state.parts = [part for part in state.parts if part.stop > stop]
-        return join_parts(parts, start, stop, first_env=worker * self.envs_per_worker)
+            return self.workers[worker].parts.read(start, stop)
 
     def poll(self):
-        for worker in list(self.workers):
-            if worker.resumed is not None:
-                self.fleet.on_resumed(worker.number, *worker.resumed)
-                worker.resumed = None
-            while worker.reports:
-                self.failures.env_failures[worker.number] += 1
-                self.failures.count(f"worker {worker.number}", worker.reports.pop(0))
-            if isinstance(worker.error, EnvironmentFailure):
-                self.replace(worker, str(worker.error))
-            elif worker.error is not None:
-                raise worker.error
+        while not self.calls.empty():
+            self.calls.get()()
 
-    def replace(self, lost, reason):
-        self.lose(lost)
-        number, row = lost.number, lost.finished_row
-        rows = row, lost.begun_row - row, lost.next_episode
-        start = self.fleet.on_lost(number, *rows, reason, "")
+    def replace(self, lost, error):
+        if not isinstance(error, EnvironmentFailure):
+            raise error
+        number, num_lost = lost.number, lost.begun_row - lost.finished_row
+        rows = lost.finished_row, num_lost, lost.next_episode
+        start = self.fleet.on_lost(number, *rows, str(error), "")
         self.groups[number] = self.make_group(number)
         self.workers[number] = ThreadWorker(self, number, start, lost.parts)
-
-    def lose(self, worker):
-        with self.changed:
-            worker.is_lost = True
-            self.changed.notify_all()
 
     def wait(self, num_rows):
         with self.changed:

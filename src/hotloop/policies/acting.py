@@ -73,7 +73,7 @@ class ActingPolicy:
         self._is_masked = network.action_spec.is_masked
         has_noise = exploration is not None if is_noisy is None else is_noisy
         self._is_noisy = has_noise and network.noisy_std is not None
-        self.load(snapshot)
+        self._load(snapshot)
 
     def _make_forward(self, device: str) -> NumpyForward | TorchForward:
         layers = self.network.layers.numpy_layers
@@ -117,9 +117,17 @@ class ActingPolicy:
     def load(self, snapshot: PolicySnapshot) -> None:
         """Replace the parameters. Perceptrons use the arrays of the snapshot without a copy.
 
+        If the arrays are those of the last snapshot, with new contents, this is a `refresh`.
+
         Raises:
             CheckpointError: a parameter or the scale is missing or has another shape.
         """
+        if snapshot.params is self.snapshot.params and snapshot.obs_scale is self.obs_scale is None:
+            self.refresh(snapshot.version)
+        else:
+            self._load(snapshot)
+
+    def _load(self, snapshot: PolicySnapshot) -> None:
         for name, shape in self.network.parameter_shapes().items():
             got = snapshot.params[name].shape if name in snapshot.params else None
             if got != shape:

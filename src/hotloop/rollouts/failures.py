@@ -61,6 +61,11 @@ class Failures:
         self.last_failure = ""
         self._warned_kinds: set[str] = set()
 
+    def count_env(self, worker: int, message: str, traceback: str = "") -> None:
+        """Count the failure of an environment, which its worker has replaced; see `count`."""
+        self.env_failures[worker] += 1
+        self.count(f"worker {worker}", message, traceback)
+
     def count(self, name: str, message: str, traceback: str = "") -> None:
         """Count the failure of a worker or of its environments, and warn of the first failure of a
         kind.

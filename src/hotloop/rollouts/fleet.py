@@ -183,7 +183,6 @@ class FleetRollout:
             )
             for worker in range(num_workers)
         ]
-        self._published_params: dict[str, Array] | None = None
         self._restored: tuple[Mapping[str, Array], RolloutPosition] | None = None
         # For each worker that has restored its environments: those that it could not restore.
         self._restarted_envs: list[Sequence[int] | None] = [None] * num_workers
@@ -209,11 +208,7 @@ class FleetRollout:
         if self._final_accounting is None:  # otherwise the workers have ended
             self.transport.publish(snapshot)
             self._progress.version = snapshot.version
-        if snapshot.params is self._published_params and snapshot.obs_scale is None:
-            self.policy.refresh(snapshot.version)
-        else:
-            self.policy.load(snapshot)
-            self._published_params = snapshot.params
+        self.policy.load(snapshot)
 
     def collect(self) -> list[Fragment]:
         """Return the next fragments, which later calls do not overwrite; see `Rollout.collect`.

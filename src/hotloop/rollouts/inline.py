@@ -94,7 +94,6 @@ class InlineRollout:
         self.policy = policy
         self.num_transitions = 0
         self._num_steps = num_steps
-        self._published_params: dict[str, Array] | None = None
         self._num_rows = self._num_valid = 0  # counted since this rollout was created
         self._collectors: list[Collector] = []
         self._slots: list[Slot] = []
@@ -163,11 +162,7 @@ class InlineRollout:
 
     def publish(self, snapshot: PolicySnapshot) -> None:
         """See `Rollout.publish`."""
-        if snapshot.params is self._published_params and snapshot.obs_scale is None:
-            self.policy.refresh(snapshot.version)  # the arrays are the same, their contents are new
-        else:
-            self.policy.load(snapshot)
-            self._published_params = snapshot.params
+        self.policy.load(snapshot)
 
     def collect(self) -> list[Fragment]:
         """Collect the next T steps of each environment.

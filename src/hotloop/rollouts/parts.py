@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -143,41 +144,61 @@ class PartCollector:
         return [number for number, _ in self._envs.running_episodes()]
 
 
-def join_parts(
-    parts: Sequence[FragmentPart], start: int, stop: int, *, first_env: int
-) -> WorkerRows:
-    """Return rows `start` … `stop` − 1 of consecutive parts.
+class PartQueue:
+    """The parts of a worker that have arrived and are not read entirely, in order.
 
     Args:
-        parts: Parts, the first of which contains row `start`, and the last one row `stop` − 1.
-        start: Number of the first row.
-        stop: Number after the last row.
-        first_env: Global index of the first environment.
+        first_env: Global index of the worker's first environment.
     """
-    spans = [(max(start, part.start), min(stop, part.stop)) for part in parts]
 
-    def join(arrays: Sequence[Array]) -> Array:
-        columns = [
-            array[begin - part.start : end - part.start]
-            for array, part, (begin, end) in zip(arrays, parts, spans, strict=True)
-        ]
-        return columns[0] if len(columns) == 1 else np.concatenate(columns)
+    def __init__(self, first_env: int) -> None:
+        self._first_env = first_env
+        self._parts: deque[FragmentPart] = deque()
 
-    fields: dict[str, Any] = {
-        name: join([part.fields[name] for part in parts]) for name in PER_STEP
-    }
-    fields["truncated"] = fields["truncated"].copy()  # the learner marks cuts in it
-    last, num_rows = parts[-1], stop - parts[-1].start
-    for last_name, name in AFTER_LAST_STEP.items():
-        array = last.fields[last_name] if stop == last.stop else last.fields[name][num_rows]
-        fields[last_name] = array.copy()  # lives until the next rows: a view would keep all rows
-    versions = np.repeat([part.version for part in parts], [end - begin for begin, end in spans])
-    fragment = Fragment(
-        **fields, policy_version=int(versions.min()), versions=versions, first_env=first_env
-    )
-    infos: dict[tuple[int, int], Mapping[str, float]] = {}
-    for part in parts:
-        infos |= part.infos
-    return WorkerRows(
-        fragment, join([part.episodes for part in parts]), lambda row, i: infos[row, i]
-    )
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def append(self, part: FragmentPart) -> None:
+        """Add the next part."""
+        self._parts.append(part)
+
+    def version(self, row: int) -> int | None:
+        """Return the policy version of a row that was not read, None if it has not arrived."""
+        return next((part.version for part in self._parts if row < part.stop), None)
+
+    def read(self, start: int, stop: int) -> WorkerRows:
+        """Return rows `start` … `stop` − 1, and forget the parts that were read entirely."""
+        parts = [part for part in self._parts if part.start < stop]
+        while self._parts and self._parts[0].stop <= stop:
+            self._parts.popleft()
+        spans = [(max(start, part.start), min(stop, part.stop)) for part in parts]
+
+        def join(arrays: Sequence[Array]) -> Array:
+            columns = [
+                array[begin - part.start : end - part.start]
+                for array, part, (begin, end) in zip(arrays, parts, spans, strict=True)
+            ]
+            return columns[0] if len(columns) == 1 else np.concatenate(columns)
+
+        fields: dict[str, Any] = {
+            name: join([part.fields[name] for part in parts]) for name in PER_STEP
+        }
+        fields["truncated"] = fields["truncated"].copy()  # the learner marks cuts in it
+        last, num_rows = parts[-1], stop - parts[-1].start
+        for last_name, name in AFTER_LAST_STEP.items():
+            array = last.fields[last_name] if stop == last.stop else last.fields[name][num_rows]
+            fields[last_name] = array.copy()  # lives long: a view would keep all rows
+        versions = np.repeat(
+            [part.version for part in parts], [end - begin for begin, end in spans]
+        )
+        fragment = Fragment(
+            **fields,
+            policy_version=int(versions.min()),
+            versions=versions,
+            first_env=self._first_env,
+        )
+        infos: dict[tuple[int, int], Mapping[str, float]] = {}
+        for part in parts:
+            infos |= part.infos
+        episodes = join([part.episodes for part in parts])
+        return WorkerRows(fragment, episodes, lambda row, i: infos[row, i])

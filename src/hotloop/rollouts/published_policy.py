@@ -45,7 +45,4 @@ class PublishedPolicy:
             return
         with span("load_weights", kind="transfer"):
             self.number, version, scale = self._weights.read_into(self._flat_params, number)
-            if scale is None:
-                self.policy.refresh(version)
-            else:
-                self.policy.load(replace(self.policy.snapshot, version=version, obs_scale=scale))
+            self.policy.load(replace(self.policy.snapshot, version=version, obs_scale=scale))

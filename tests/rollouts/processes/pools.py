@@ -82,8 +82,9 @@ def open_pool(env, num_workers=2, num_envs=1, *, transport="processes", seed=5, 
     sizes = {"num_workers": num_workers, "envs_per_worker": num_envs}
     if transport == "inline":
         pool = make_inline(spec, num_workers, num_envs)
-    elif transport == "processes":
-        pool = WorkerPool(spec, **sizes, **options)
+    elif transport in ("processes", "central"):
+        inference = options.pop("inference", "central" if transport == "central" else "worker")
+        pool = WorkerPool(spec, **sizes, inference=inference, **options)
     elif transport == "threads":
         pool = ThreadEnvironments(spec, **sizes, **options)
     else:

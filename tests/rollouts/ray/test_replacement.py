@@ -123,11 +123,11 @@ def without_ray(monkeypatch):
     monkeypatch.setattr(transport, "_POLL_S", 0.0)
 
 
-def begin_with(*results, **options):
+def begin_with(*results, plan=None, **options):
     """Begin a rollout whose actors return the results."""
     envs = Environments(results, **options)
     policy = make_policy(make_network(envs))
-    options = CollectionOptions(num_steps=8, seed=5)
+    options = CollectionOptions(num_steps=8, seed=5, **(plan or {}))
     actors = transport.ActorTransport(envs, policy, options)
     return envs, FleetRollout(actors, policy, options, close=lambda: None)
 
@@ -192,3 +192,30 @@ def test_an_actor_that_never_starts_is_reported_and_replaced(monkeypatch):
     assert account.dropped == {"worker died": 16}
     assert envs.first_episodes[0] is None
     assert envs.first_episodes[1] == envs.first_episodes[2] > 0
+
+
+@pytest.mark.parametrize(("is_overlapped", "num_requests"), [(False, 0), (True, 4)])
+def test_parts_for_the_time_of_learning_are_requested_ahead(
+    monkeypatch, is_overlapped, num_requests
+):
+    """With overlap, two parts more if learning takes a fifth of the time of eight parts."""
+    now_s = [0.0]
+    clock = types.SimpleNamespace(monotonic=lambda: now_s[0], sleep=lambda _: None)
+    monkeypatch.setattr(transport, "time", clock)
+    _, rollout = begin_with(plan={"schedule": "variable", "overlap": is_overlapped})
+    receive = rollout.transport._receive
+
+    def receive_slowly(timeout_s):
+        now_s[0] += 0.1
+        receive(timeout_s)
+
+    monkeypatch.setattr(rollout.transport, "_receive", receive_slowly)
+    for _ in range(3):
+        before_s = now_s[0]
+        rollout.collect()
+        actor = rollout.transport._actors[0]
+        num_ahead = len(actor.requests)
+        now_s[0] += 0.25 * (now_s[0] - before_s)  # the learner is away
+    assert num_ahead == num_requests
+    assert actor.requested_row <= actor.next_row + 16
+    assert_adds_up(rollout.accounting(with_workers=False))

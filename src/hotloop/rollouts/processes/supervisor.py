@@ -224,8 +224,7 @@ class WorkerSupervisor:
                 envs, obs = message.restarted_envs, packet.arrays["obs"]
                 self.transport.on_resumed(worker.number, envs, obs)
             elif isinstance(message, Failure) and not message.is_final:
-                self.failures.env_failures[worker.number] += 1
-                self.failures.count(worker.name, message.message, message.traceback)
+                self.failures.count_env(worker.number, message.message, message.traceback)
             elif isinstance(message, Failure):
                 worker.error = message
                 worker.kill()  # closing failed environments may hang

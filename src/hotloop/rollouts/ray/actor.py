@@ -21,7 +21,6 @@ from hotloop.rollouts.parts import FragmentPart, PartCollector
 from hotloop.rollouts.ray.inference import RemotePolicy, WeightsRef, writable
 from hotloop.rollouts.ray.recording import RecordingOptions, start_recording
 from hotloop.rollouts.ray.step_timeout import StepTimeout
-from hotloop.rollouts.schedules import NUM_AHEAD
 from hotloop.timing import span
 from hotloop.types import Array
 
@@ -57,6 +56,7 @@ class ActorSetup:
         network: Network as JSON.
         exploration: How the policy explores, as JSON.
         num_rows: Maximum number of rows of a part.
+        num_kept: Number of parts to keep, which the learner may request again.
         seed: Seed of the action noise.
         start: First row, and the episodes that run at this row.
         inference: Actor that computes the network. None: this actor does.
@@ -65,6 +65,7 @@ class ActorSetup:
     network: Mapping[str, Any]
     exploration: Mapping[str, Any] | None
     num_rows: int
+    num_kept: int
     seed: int
     start: WorkerStart
     inference: Any = None
@@ -114,7 +115,7 @@ class Actor:
         add_module_paths(options.paths)
         self._node = start_recording(options.recording)
         self._step_timeout = StepTimeout(options.timeout_s)
-        self._sent: deque[ActorPart] = deque(maxlen=NUM_AHEAD)
+        self._sent: deque[ActorPart]
         self._failures: list[tuple[str, str]] = []
         self._envs: VectorEnv | None = None
         self._waiting = contextlib.ExitStack()  # the span between two parts
@@ -160,6 +161,7 @@ class Actor:
                 on_wait=self._step_timeout.stop,
             )
         self._publication = -1
+        self._sent = deque(maxlen=setup.num_kept)
         self._parts = PartCollector(
             self._envs,
             self._policy,
