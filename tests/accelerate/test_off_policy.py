@@ -461,15 +461,28 @@ def test_what_is_not_supported_falls_back(
     assert_equal(*models)
 
 
-def test_bfloat16_learns_nearly_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["vectors", "images"])
+def test_bfloat16_learns_nearly_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products of at least 64 numbers and convolutions are rounded, and no other operations."""
     monkeypatch.setattr(SETTINGS, "precision", "bfloat16")
-    original, accelerated = models = twins(SAC, RandomEnv)
+    env, options = SAC_OPTIONS["images" if name == "images" else "defaults"]
+    options = {**options, "policy_kwargs": {"net_arch": [64, 64]}}
+    original, accelerated = models = twins(SAC, env, **options)
     for model in models:
         collect(model, 50)
     before = flat(original)
     train_both(models, 2, 5)
     difference = (flat(accelerated) - flat(original)).norm()
     assert 1e-6 * before.norm() < difference < 0.2 * (flat(original) - before).norm()
+
+
+def test_bfloat16_leaves_small_layers_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SETTINGS, "precision", "bfloat16")
+    original, accelerated = models = twins(SAC, RandomEnv)
+    for model in models:
+        collect(model, 50)
+    train_both(models, 20, 5)
+    assert_equal(original, accelerated)
 
 
 @pytest.mark.parametrize("space", [np.float32, np.float64])

@@ -22,6 +22,7 @@ from hotloop.accelerate.acceleration import (
 from hotloop.accelerate.flat_parameters import FlatParameters, ModuleContents, ModuleState
 from hotloop.accelerate.module_calls import try_out, unchanged_generators
 from hotloop.accelerate.optimizer_rules import optimizer_settings
+from hotloop.accelerate.precision import products_in
 from hotloop.accelerate.sampling import sample
 from hotloop.learner import Scalar
 from hotloop.learner.updates import BoundUpdate
@@ -89,9 +90,7 @@ class OffPolicyUpdate:
         """Return an executed function of the state, see `Acceleration.bind`."""
 
         def function_in_precision(*args: Any) -> Any:
-            if SETTINGS.precision == "float32":
-                return function(*args)
-            with torch.autocast("cpu", dtype=torch.bfloat16):
+            with products_in(SETTINGS.precision):
                 return function(*args)
 
         bound = acceleration.bind(
