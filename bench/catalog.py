@@ -161,9 +161,9 @@ BENCHES: dict[str, Bench] = {
             f"--algorithm tqc {SHORT_CURVES}",
             f"--algorithm crossq {SHORT_CURVES}",
             f"--algorithm td3 {PEER_CURVES}",
-            f"--algorithm dqn {PEER_CURVES}",
+            "--algorithm dqn --timesteps 50000 --seeds 5 --peer",
             "--contender accelerated --timesteps 102400 --seeds 5",
-            "--contender accelerated --algorithm dqn --timesteps 500000 --seeds 5 --peer",
+            "--contender accelerated --algorithm dqn --timesteps 50000 --seeds 5 --peer",
             "--contender accelerated --env-id HalfCheetah-v5 --timesteps 200000 --seeds 5",
         ),
         tables=(

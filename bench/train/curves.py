@@ -73,6 +73,7 @@ def main() -> int:
     options = parser.parse_args()
     complete_options(parser, options)
     check_contender(parser, options)
+    options.for_curves = True
     contender, task = options.contender, f"{options.algorithm}_{storage.file_name(options.env_id)}"
     name = f"curves_{task}" if contender == "hotloop" else f"{contender}_curves_{task}"
     peer_name = f"curves_{task}"

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.train.settings import CATCH, COMMON, SETTINGS
+from bench.train.settings import CATCH, COMMON, SETTINGS, settings_of
 
 # Classes of sb3-contrib.
 CONTRIB = {"tqc": "TQC", "crossq": "CrossQ", "recurrent_ppo": "RecurrentPPO"}
@@ -22,15 +22,14 @@ def run_sb3(options: argparse.Namespace, library: str = "stable_baselines3") -> 
     import torch
 
     torch.set_num_threads(options.threads)
-    settings = SETTINGS[options.algorithm][options.env_id]
+    settings = settings_of(options)
     if options.algorithm in ("ppo", "recurrent_ppo"):
         batch = settings["num_envs"] * settings["num_steps"]
-        all_settings = {**COMMON[options.algorithm], **settings}
         model_options = {
             "n_steps": settings["num_steps"],
             "batch_size": batch // settings["num_minibatches"],
-            "n_epochs": all_settings["update_epochs"],
-            "learning_rate": all_settings["learning_rate"],
+            "n_epochs": settings["update_epochs"],
+            "learning_rate": settings["learning_rate"],
             "clip_range": settings.get("clip_range", 0.2),
             "ent_coef": settings.get("entropy_coef", 0.0),
         }
@@ -60,7 +59,7 @@ def run_sbx(options: argparse.Namespace) -> dict[str, Any]:
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     import sbx  # pyright: ignore[reportMissingImports]
 
-    settings = SETTINGS[options.algorithm][options.env_id]
+    settings = settings_of(options)
     model_options = _off_policy_settings(options.algorithm, settings)
     kind = getattr(sbx, options.algorithm.upper())
     if options.algorithm == "dqn":
@@ -132,6 +131,7 @@ def _off_policy_settings(algorithm: str, settings: dict[str, Any]) -> dict[str, 
         "batch_size": settings["batch_size"],
         "buffer_size": settings["buffer_size"],
         "train_freq": settings["train_frequency"],
+        "gradient_steps": round(settings["train_frequency"] * settings["update_to_data"]),
         "target_update_interval": settings["target_interval"],
         "exploration_fraction": settings["exploration_fraction"],
         "exploration_final_eps": settings["epsilon_end"],

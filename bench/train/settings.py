@@ -68,6 +68,22 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
         }
     },
 }
+# Settings of learning curves, where those above learn too little.
+CURVES: dict[tuple[str, str], dict[str, Any]] = {
+    # rl-baselines3-zoo, hyperparams/dqn.yml, for 50,000 steps.
+    ("dqn", "CartPole-v1"): {
+        "learning_starts": 1_000,
+        "train_frequency": 256,
+        "update_to_data": 0.5,
+        "batch_size": 64,
+        "buffer_size": 100_000,
+        "target_interval": 10,
+        "exploration_fraction": 0.16,
+        "epsilon_end": 0.04,
+        "hidden_sizes": (256, 256),
+        "learning_rate": 2.3e-3,
+    }
+}
 # Shared settings that are not hotloop's defaults. Differences that no setting removes: - before
 # learning starts, the peers' DQN acts at random, hotloop's with its ε (1 to 0.81); - the peers' TD3
 # adds noise also to random actions; - the peers' SAC clips log σ to (−20, 2), hotloop squashes it
@@ -99,6 +115,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--env-id", help="default: the algorithm's first environment")
     parser.add_argument("--timesteps", type=int, help="default: the algorithm's")
     parser.add_argument("--threads", type=int, help="default: the algorithm's")
+    parser.add_argument("--for-curves", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--precision", default="float32", choices=["float32", "bfloat16"])
     parser.add_argument("--workers", type=int, default=0, help="hotloop's workers, 0: inline")
     parser.add_argument("--schedule", choices=["barrier", "variable", "async"])
@@ -124,6 +141,14 @@ def check_contender(parser: argparse.ArgumentParser, options: argparse.Namespace
     """Check that the contender has the algorithm."""
     if (options.algorithm, options.contender) == ("recurrent_ppo", "hotloop"):
         parser.error("recurrent_ppo is compared with `--contender accelerated`")
+
+
+def settings_of(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the shared settings of a training, under hotloop's names."""
+    settings = {**COMMON[options.algorithm], **SETTINGS[options.algorithm][options.env_id]}
+    if options.for_curves:
+        settings |= CURVES.get((options.algorithm, options.env_id), {})
+    return settings
 
 
 def worker_settings(options: argparse.Namespace) -> dict[str, Any]:

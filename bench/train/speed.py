@@ -35,6 +35,7 @@ from bench.train.settings import (
     add_options,
     check_contender,
     complete_options,
+    settings_of,
     worker_settings,
     worker_suffix,
 )
@@ -58,7 +59,7 @@ def run_hotloop(options: argparse.Namespace) -> dict[str, Any]:
                 runs_dir=folder,
                 **precision,
                 **worker_settings(options),
-                **{**COMMON[options.algorithm], **SETTINGS[options.algorithm][options.env_id]},
+                **settings_of(options),
             ),
             progress=False,
         )
@@ -102,6 +103,7 @@ def run_in_process(name: str, options: argparse.Namespace, seed: int) -> dict[st
         *("--algorithm", options.algorithm, "--precision", options.precision),
         *("--workers", str(options.workers), *(["--overlap"] if options.overlap else [])),
         *(["--schedule", options.schedule] if options.schedule is not None else []),
+        *(["--for-curves"] if options.for_curves else []),
     ]
     with tempfile.TemporaryDirectory() as cache:
         caches = ("TORCHINDUCTOR_CACHE_DIR", "HOTLOOP_CACHE")
