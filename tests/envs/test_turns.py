@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from gymnasium import spaces
+from pettingzoo import ParallelEnv
 
 from hotloop.envs import EnvSpec, obs_hash
 from hotloop.envs.game_factory import make_turn_games
@@ -35,6 +36,9 @@ class Scripted:
 
     def recorded_moves(self, game):
         return self.recorded.get(game, ())
+
+    def name(self, game):
+        return f"opponent {game}"
 
 
 def make(num_games=1, opponents=None, **kwargs):
@@ -117,6 +121,101 @@ def test_an_agent_must_not_miss_a_game():
         EnvironmentFailure, match=r"from the start of each game .*'first' is missing"
     ):
         envs.reset(first_episode=0)
+
+
+class Elimination(ParallelEnv):
+    """The first agent that acts 1 is eliminated with a reward of −1. The others play three steps.
+
+    They are rewarded by 1 in each step.
+    """
+
+    metadata = {"name": "elimination"}  # noqa: RUF012  PettingZoo's attribute
+
+    render_mode = None
+
+    def __init__(self):
+        self.possible_agents = ["a", "b", "c"]
+
+    def observation_space(self, agent):
+        return spaces.Box(0.0, 9.0, (1,), np.float32)
+
+    def action_space(self, agent):
+        return spaces.Discrete(2)
+
+    def reset(self, seed=None, options=None):
+        self.num_steps, self.agents = 0, list(self.possible_agents)
+        return {x: np.zeros(1, np.float32) for x in self.agents}, {x: {} for x in self.agents}
+
+    def step(self, actions):
+        self.num_steps += 1
+        agents, lost = self.agents, [x for x, action in actions.items() if action == 1][:1]
+        is_last = self.num_steps == 3
+        self.agents = [] if is_last else [x for x in agents if x not in lost]
+        return (
+            {x: np.full(1, self.num_steps, np.float32) for x in agents},
+            {x: -1.0 if x in lost else 1.0 for x in agents},
+            {x: x in lost for x in agents},
+            dict.fromkeys(agents, is_last),
+            {x: {} for x in agents},
+        )
+
+
+def test_a_seat_that_leaves_early_ends_its_episode_with_its_score_so_far():
+    opponents = Scripted()
+    envs = make_turn_games(EnvSpec(Elimination), 1, opponents)
+    envs.reset(first_episode=0)
+    step = envs.step(np.array([1]))  # the learner is "a", and is eliminated
+    assert (step.reward[0], step.terminated[0], step.truncated[0]) == (-1.0, True, False)
+    assert opponents.ended == [(0, 0.0)]
+    for _ in range(3):  # the next game, which goes to its end
+        step = envs.step(np.array([0]))
+    lost, drawn = envs.pop_episodes()
+    assert (lost.undiscounted_return, lost.length, lost.info["score"]) == (-1.0, 1, 0.0)
+    assert (drawn.undiscounted_return, drawn.length, drawn.info["score"]) == (3.0, 3, 0.5)
+    assert drawn.info["seat"] == 1
+
+
+def test_others_that_leave_early_move_no_more():
+    opponents = Scripted([1, 0])  # "b" is eliminated
+    envs = make_turn_games(EnvSpec(Elimination), 1, opponents)
+    envs.reset(first_episode=0)
+    for _ in range(3):
+        step = envs.step(np.array([0]))
+    assert [turn.agent for turn in opponents.turns[:4]] == ["b", "c", "c", "c"]
+    assert step.truncated[0]
+    assert opponents.ended == [(0, 0.5)]
+
+
+def test_each_change_of_a_game_is_shown_until_its_episode_ends():
+    envs = make(num_counters=4)
+    counts = []
+    envs.film(lambda: counts.append(envs.first_game.counters))
+    obs = envs.reset(first_episode=0)
+    (start,) = counters(obs)
+    assert envs.players("me") == {"first": "me", "second": "opponent 0"}
+    while not envs.step(np.array([0])).terminated[0]:
+        pass
+    assert counts == list(range(start, -1, -1))
+    envs.pop_episodes()
+    envs.step(np.array([0]))
+    assert len(counts) > start + 1
+    assert envs.players("me") == {"first": "opponent 0", "second": "me"}
+
+
+def test_an_observation_of_another_space_is_an_error():
+    class Grows(Nim):
+        def observe(self, agent):
+            observation = super().observe(agent)
+            if self.num_moves:
+                observation["observation"] = np.zeros(5, np.float32)
+            return observation
+
+    envs = make_turn_games(EnvSpec(Grows, action_masks=True), 1, Scripted())
+    envs.reset(first_episode=0)
+    with pytest.raises(
+        EnvironmentFailure, match=r"environment 0, episode 0, step 1: .*shape \(8,\).*shape \(5,\)"
+    ):
+        envs.step(np.array([0]))
 
 
 def test_a_game_is_replayed_with_the_recorded_moves():

@@ -82,7 +82,9 @@ def test_killed_between_two_operations_on_files(forks, reference, operations, ta
 
 @faults
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("kind", "number"), [("plain", 40), ("evaluated", 30), ("replay", 20)])
+@pytest.mark.parametrize(
+    ("kind", "number"), [("plain", 40), ("evaluated", 30), ("replay", 20), ("self-play", 30)]
+)
 def test_killed_at_an_operation(forks, reference, operations, tally, tmp_path, kind, number):
     undisturbed = reference(kind)
     places = _choose_spread(scale(number), operations(kind), make_rng(f"operations {kind}"))

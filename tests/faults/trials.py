@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from safetensors.numpy import load_file
 
+from hotloop.runs.policies import POOL, SELF_PLAY_FILE
 from tests.faults.forks import Forks, ProcessResult
 
 SEED = int(os.environ.get("HOTLOOP_FAULTS_SEED", "1"))
@@ -49,6 +50,12 @@ KINDS = {
     "replay": [
         *(*PENDULUM, "--total-timesteps", "600", "--checkpoint-interval", "100"),
         *("--report-interval", "50", "--save-replay"),
+    ],
+    "self-play": [
+        *(*PPO, "--env-id", "tests.toy_games:Nim", "--action-masks", "--self-play", "prioritized"),
+        *("--self-play-interval", "128", "--self-play-pool", "2", "--self-play-keep", "2"),
+        *("--self-play-epsilon", "0.2", "--total-timesteps", "1536", "--checkpoint-interval"),
+        *("256", "--keep-checkpoints", "1"),
     ],
     "workers": [
         *(*CARTPOLE, "--total-timesteps", "1024", "--checkpoint-interval", "128"),
@@ -186,6 +193,12 @@ def check_same_run(run: Path, reference: Path) -> None:
             raise Failed(f"{name}.safetensors differs in {', '.join(different)}")
     if read_metrics(run) != read_metrics(reference):
         raise Failed("metrics.jsonl differs")
+    if (reference / POOL).exists():
+        names = [{x.name for x in (path / POOL).glob("step-*")} for path in (run, reference)]
+        if names[0] != names[1]:
+            raise Failed(f"pool differs in {', '.join(sorted(names[0] ^ names[1]))}")
+        if (run / SELF_PLAY_FILE).read_text() != (reference / SELF_PLAY_FILE).read_text():
+            raise Failed("self_play.json differs")
 
 
 def has_begun(run: Path) -> bool:

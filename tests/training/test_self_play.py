@@ -21,8 +21,9 @@ from hotloop.errors import (
     EnvironmentFailure,
     UntrustedError,
 )
-from hotloop.policies import PolicySnapshot, actor_critic
+from hotloop.policies import ActingPolicy, PolicySnapshot, actor_critic
 from hotloop.reports.self_play import self_play_section
+from hotloop.rollouts.evaluation import evaluate
 from hotloop.runs import Checkpoint, RunDirectory
 from hotloop.runs.checkpoints import Checkpoints
 from hotloop.training.opponent_pool import OpponentPool
@@ -33,6 +34,8 @@ from hotloop.training.opponents import (
     check_opponent,
     make_player,
 )
+from hotloop.training.player_results import PlayerResults
+from hotloop.training.trained_policy import make_opposed
 from tests.toy_games import Nim
 
 NIM = "tests.toy_games:Nim"
@@ -43,6 +46,10 @@ def perfect(observation, mask, rng):
     """Leave a multiple of three, or move at random."""
     num_left = int(observation["observation"].argmax())
     return num_left % 3 - 1 if num_left % 3 else int(rng.integers(mask.sum()))
+
+
+def first(observation, mask, rng):
+    return 0
 
 
 def broken(observation, mask, rng):
@@ -73,6 +80,19 @@ def train(path, **options):
 def lines(path):
     text = (path / "metrics.jsonl").read_text()
     return [json.loads(line) for line in text.splitlines()]
+
+
+def snapshots_of(path):
+    return {snapshot.name for snapshot in (path / "pool").glob("step-*")}
+
+
+def make_pool(path, **options):
+    """Return a pool of Nim's opponents, and a function that adds a snapshot to it."""
+    pool = OpponentPool(config(path, **options), 0, path / "pool", Checkpoints(path / "saved"))
+    envs = make_turn_games(EnvSpec(Nim, action_masks=True), 1, pool)
+    pool.network = actor_critic(envs, hidden_sizes=(4,))
+    parameters = pool.network.initial_parameters(0)
+    return pool, lambda timesteps: pool.add(PolicySnapshot(0, parameters), timesteps)
 
 
 def test_random_player_draws_each_column_of_a_hybrid_action():
@@ -120,8 +140,16 @@ def test_snapshots_are_frozen_at_the_interval_and_rated(run):
     assert games.sum() / 2 == num_games
 
 
-def test_an_interrupted_run_ends_with_the_same_weights(run, tmp_path):
-    path, options = tmp_path / "run", {"opponents": ("random", PERFECT)}
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"opponents": ("random", PERFECT)},
+        {"self_play_pool": 2, "self_play_keep": 2, "self_play_epsilon": 0.3},
+    ],
+)
+def test_an_interrupted_run_ends_with_the_same_weights(tmp_path, options):
+    run, path = tmp_path / "whole", tmp_path / "run"
+    train(run, **options)
     ppo.algorithm.train(
         config(path, **options), on_report=lambda report: report.timesteps >= 320, progress=False
     )
@@ -134,24 +162,130 @@ def test_an_interrupted_run_ends_with_the_same_weights(run, tmp_path):
         for name, array in whole.snapshot.params.items():
             np.testing.assert_array_equal(resumed.snapshot.params[name], array)
         assert resumed.state["callbacks"] == whole.state["callbacks"]
+        assert snapshots_of(place) >= set(whole.state["callbacks"]["SelfPlay"]["snapshots"])
         assert (place / "self_play.json").read_text() == (run / "self_play.json").read_text()
 
 
 def test_a_rewound_run_replaces_later_snapshots(tmp_path):
-    envs = make_turn_games(EnvSpec(Nim, action_masks=True), 1, FixedOpponent("random", 0))
-    network = actor_critic(envs, hidden_sizes=(4,))
-    pool = OpponentPool(config(tmp_path), 0, tmp_path / "pool")
-    pool.network = network
-    for timesteps in (0, 128):
-        pool.add(PolicySnapshot(0, network.initial_parameters(0)), timesteps)
-        if timesteps == 0:
-            state = pool.state([], [])
+    pool, add = make_pool(tmp_path)
+    add(0)
+    state = pool.state([], [])
+    add(128)
     pool.load(state)
-    later = PolicySnapshot(1, network.initial_parameters(1))
+    later = PolicySnapshot(1, pool.network.initial_parameters(1))
     pool.add(later, 128)
     stored = Checkpoints(tmp_path / "pool").load("step-000000000128")
     for name, array in later.params.items():
         np.testing.assert_array_equal(stored.snapshot.params[name], array)
+
+
+def test_old_snapshots_are_thinned_out_evenly(tmp_path):
+    pool, add = make_pool(tmp_path, self_play_pool=3, self_play_keep=4)
+    for k in range(21):
+        add(100 * k)
+    kept = [int(name.removeprefix("step-")) for name in pool.table()["players"]]
+    assert len(kept) == 7
+    assert kept[-3:] == [1800, 1900, 2000]
+    assert kept[0] == 0
+    gaps = np.diff(kept[:5])
+    assert gaps.max() <= 2 * gaps.min()
+
+
+def test_files_of_removed_snapshots_stay_while_a_checkpoint_needs_them(tmp_path):
+    pool, add = make_pool(tmp_path, self_play_pool=1, self_play_keep=1)
+    saved = tmp_path / "saved"
+
+    def save(timesteps):
+        (saved / f"step-{timesteps:012}").mkdir(parents=True)
+        (saved / f"step-{timesteps:012}" / "state.json").touch()
+
+    for timesteps in (0, 100, 200):
+        add(timesteps)
+    assert pool.table()["players"] == ["step-000000000000", "step-000000000200"]
+    assert "step-000000000100" in snapshots_of(tmp_path)  # there is no checkpoint
+    save(150)
+    add(300)  # removes 200
+    assert len(snapshots_of(tmp_path)) == 4  # the checkpoint of 150 may draw that of 100
+    state = pool.state([], [])
+    (saved / "step-000000000150").rename(saved / "step-000000000250")
+    add(400)  # removes 300
+    later = ["step-000000000000", "step-000000000200", "step-000000000300", "step-000000000400"]
+    assert sorted(snapshots_of(tmp_path)) == later
+    pool.load(state)  # the run resumes, and removes the same once more
+    add(400)
+    assert sorted(snapshots_of(tmp_path)) == later
+
+
+def test_an_opponent_in_a_running_game_is_not_removed(tmp_path):
+    pool, add = make_pool(tmp_path, self_play_pool=1, self_play_keep=1)
+    add(0)
+    add(100)
+    pool.begin(0, 0)
+    assert pool.name(0) == "step-000000000100"
+    for timesteps in (200, 300, 400):
+        add(timesteps)
+    names = [f"step-{timesteps:012}" for timesteps in (0, 100, 400)]
+    assert pool.table()["players"] == names
+    pool.end(0, 1.0)
+    assert pool.table()["games"][1] == [0, 0, 0, 1]
+
+
+def test_ratings_keep_what_removed_snapshots_have_shown():
+    rng = np.random.default_rng(0)
+    players = [str(k) for k in range(8)]
+    games = [
+        (players[k], players[j], float(rng.random() < 0.7)) for k in range(8) for j in range(k)
+    ]
+    whole, thinned = PlayerResults(), PlayerResults()
+    for game in games:
+        whole.add(*game)
+        thinned.add(*game)
+    rest = list(players)
+    for player in "345":
+        thinned.forget(player, rest)
+        rest.remove(player)
+    again = PlayerResults()
+    again.load(json.loads(json.dumps(thinned.state())))
+    expected, table = whole.table(players), again.table(rest)
+    assert table["players"] == rest
+    assert table == thinned.table(rest)
+    for key in ("ratings", "intervals"):
+        kept = [expected[key][int(player)] for player in rest]
+        assert table[key] == pytest.approx(kept, abs=0.2)
+    assert max(expected["ratings"]) > 300
+
+
+def test_snapshots_move_at_random_with_probability_epsilon(tmp_path):
+    name = "tests.training.test_self_play:first"
+    pool, add = make_pool(tmp_path, self_play_epsilon=0.5, opponents=(name,))
+    add(0)
+    pool._players["step-000000000000"] = ScriptedPlayer(first, "0", pool.network.action_spec)
+    turn = Turn(0, "first", None, np.zeros(8), np.array([True, True]))
+    actions = {name: [], "step-000000000000": []}
+    for game in range(2000):
+        pool.begin(0, game)
+        actions[pool.name(0)].append(int(pool.act([turn])[0]))
+        pool.end(0, 0.5)
+    assert set(actions[name]) == {0}
+    moves = actions["step-000000000000"]
+    assert np.mean(moves) == pytest.approx(0.25, abs=0.05)  # half of the random moves
+    # Games with a random move do not count.
+    table = pool.table()
+    counts = dict(zip(table["players"], table["games"][-1], strict=True))
+    assert counts[name] == len(actions[name])
+    assert counts["step-000000000000"] == pytest.approx(len(moves) / 2, rel=0.15)
+
+
+def test_a_snapshot_of_another_network_is_an_error(tmp_path):
+    pool, add = make_pool(tmp_path)
+    add(0)
+    again, _ = make_pool(tmp_path)
+    again.load(pool.state([], []))
+    again.network = actor_critic(again.network, hidden_sizes=(5,))
+    again.begin(0, 0)
+    turn = Turn(0, "first", None, np.zeros(8), np.array([True, True]))
+    with pytest.raises(CheckpointError, match="belong to another environment or another network"):
+        again.act([turn])
 
 
 def test_an_opponent_of_another_user_imports_no_code(tmp_path, monkeypatch):
@@ -182,7 +316,7 @@ def test_an_opponent_of_another_user_imports_no_code(tmp_path, monkeypatch):
     with pytest.raises(UntrustedError, match="'evil:Network'"):
         make_player(path, envs)
     with pytest.raises(UntrustedError, match="'evil:Network'"):
-        OpponentPool(config(tmp_path, opponents=(path,)), 0, tmp_path / "pool").attach(envs)
+        make_pool(tmp_path, opponents=(path,))
 
 
 def test_evaluations_play_against_named_opponents(run):
@@ -191,6 +325,18 @@ def test_evaluations_play_against_named_opponents(run):
         again = hotloop.evaluate(run, episodes=8, opponent=opponent)
         assert played.returns == again.returns
         assert played.info["score"] == [(x + 1) / 2 for x in played.returns]
+
+
+def test_a_game_of_an_evaluation_depends_on_its_number_alone(run):
+    def scores(num_games):
+        network, snapshot, _ = RunDirectory.open(run).load_policy()
+        spec = EnvSpec(Nim, action_masks=True, seed=3)
+        envs = make_opposed(spec, num_games, None)
+        policy = ActingPolicy(network, snapshot)
+        episodes = evaluate(envs, policy, num_episodes=4 * num_games)
+        return [episode.undiscounted_return for episode in episodes if episode.env == 0]
+
+    assert scores(1) == scores(3)
 
 
 def test_an_opponent_needs_the_spaces_of_the_game(run, tmp_path):
@@ -248,7 +394,7 @@ def test_random_opponents_draw_allowed_actions_uniformly():
 
 
 def test_stronger_opponents_are_drawn_more_often(tmp_path):
-    pool = OpponentPool(config(tmp_path), 0, tmp_path / "pool")
+    pool, _ = make_pool(tmp_path)
     pool._recent = {"weak": [9.0, 9.0], "strong": [9.0, 0.0]}
     # (1 − p)² with p = (score + ½) / (games + 1), and a tenth spread over all.
     weights = np.array([0.05**2, 0.95**2])

@@ -56,7 +56,7 @@ def run(args: list[str]) -> int:
     from hotloop.rollouts.video import Camera
     from hotloop.runs import RunDirectory
     from hotloop.runs.hub import local_run
-    from hotloop.training.trained_policy import evaluate, load, run_spec
+    from hotloop.training.trained_policy import evaluate, film_maker, load, run_spec
 
     # Check that the run may be loaded, and that a video can be recorded.
     run_path = local_run(options.run)
@@ -68,7 +68,8 @@ def run(args: list[str]) -> int:
     spec = run_spec(directory)
     if options.seed is not None:
         spec = replace(spec, seed=options.seed)
-    with closing(Camera(spec)) as camera:
+    make_game = film_maker(directory, options.opponent, trust=options.trust)
+    with closing(Camera(spec, make_game)) as camera:
         if options.video is not None:
             camera.check(options.video)
         # Play the episodes, and record the video.

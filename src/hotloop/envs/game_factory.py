@@ -46,6 +46,7 @@ def make_views(
         if leader and num_envs is not None:
             num_envs = num_envs // len(groups[leader]) * len(agents)
         games = make_games(instance, make_game, spec, num_envs, env_id)
+        games.policies = {agent: name for name, members in groups.items() for agent in members}
         views = {
             name: PettingZooEnvs(games, spec, env_id=env_id, agents=members)
             for name, members in groups.items()

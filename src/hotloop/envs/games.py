@@ -114,6 +114,9 @@ class Games:
         agents: all agents, in the order of `possible_agents`.
         chosen: the next action of each agent, for each game.
         views: the views that receive the results. Together they have all agents.
+        policies: the policy of each agent, empty if there is one for all.
+        on_change: called after `reset` and each step, before games that are over are reset, to
+            record a film.
     """
 
     def __init__(self, games: Sequence[Any], spec: EnvSpec, *, env_id: str) -> None:
@@ -121,6 +124,8 @@ class Games:
         self.agents: tuple[Any, ...] = tuple(games[0].possible_agents)
         self.chosen: list[dict[Any, Any]] = [{} for _ in games]
         self.views: list[GameView] = []
+        self.policies: dict[Any, str] = {}
+        self.on_change: Callable[[], None] = lambda: None
         self._known = set(self.agents)
         self._spec, self._env_id = spec, env_id
         self._episode, self._lengths = [-1] * len(games), [0] * len(games)
@@ -131,12 +136,14 @@ class Games:
             self._episode = [first_episode - 1] * len(self.games)
         for game in range(len(self.games)):
             self._begin(game)
+        self.on_change()
 
     def step(self) -> None:
         """Step all games with the chosen actions, and reset those that are over."""
         steps = [self._step(game) for game in range(len(self.games))]
         for view in self.views:  # before any reset, which may overwrite the observations
             view.write_steps(steps)
+        self.on_change()
         for game, step in enumerate(steps):
             if step.is_over:
                 with span("env_reset"):

@@ -71,6 +71,10 @@ class Opponents(Protocol):
         """Return the opponents' moves in a game that a resumed run was playing."""
         ...
 
+    def name(self, game: int) -> str:
+        """Return the name of the opponent in a running game."""
+        ...
+
 
 class TurnGames(GymnasiumEnvs):
     """N games against opponents.
@@ -106,7 +110,29 @@ class TurnGames(GymnasiumEnvs):
         self._rewards: list[dict[Any, float]] = [{} for _ in games]  # sums of each agent
         self._moves: list[list[Any]] = [[] for _ in games]  # of the opponents in running games
         self._scratch = np.zeros(self.obs_spec.shape, self.obs_spec.dtype)
+        self._on_change: Callable[[], None] = lambda: None
         opponents.attach(self)
+
+    @property
+    def first_game(self) -> Any:
+        """The first game, PettingZoo's."""
+        return self._games[0]
+
+    def players(self, policy: str) -> dict[str, str]:
+        """Return the name of each agent's player in the first game, by agent.
+
+        Args:
+            policy: name of the policy that learns.
+        """
+        seat, opponent = self.seat(0), self._opponents.name(0)
+        return {str(agent): policy if agent == seat else opponent for agent in self._agents}
+
+    def film(self, on_change: Callable[[], None]) -> None:
+        """Call a function after each change of a single game, until its episode ends.
+
+        It is called again after `pop_episodes`.
+        """
+        self._on_change = on_change
 
     def seat(self, game: int) -> Any:
         """Return the learner's agent in a running game."""
@@ -209,6 +235,7 @@ class TurnGames(GymnasiumEnvs):
         except (Exception, SystemExit) as error:
             problem = f"`reset` raised {describe_exception(error)}"
             raise self._failure(game, problem, at_reset=True) from error
+        self._show()
 
     def _play(
         self, games: list[int], replayed: list[Any] | None = None
@@ -289,6 +316,11 @@ class TurnGames(GymnasiumEnvs):
             sums = self._rewards[game]
             for agent, reward in env.rewards.items():
                 sums[agent] = sums.get(agent, 0.0) + float(reward)
+            self._show()
+
+    def _show(self) -> None:
+        if not self._finished:  # else the next game has begun
+            self._on_change()
 
     def _write(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +27,7 @@ from hotloop.errors import (
 )
 from hotloop.policies import ActingPolicy
 from hotloop.rollouts.evaluation import evaluate
+from hotloop.rollouts.frame_labels import FrameLabel
 from hotloop.timing import span
 from hotloop.types import Array, Episode
 
@@ -48,10 +49,14 @@ class Camera:
 
     Args:
         spec: The environment. Created with `render_mode="rgb_array"`.
+        make_game: Makes the rows of a single game of several agents, whose film names the player of
+            each agent. `spec` has action masks if the policy has. None: the environment has one
+            agent.
     """
 
-    def __init__(self, spec: EnvSpec) -> None:
+    def __init__(self, spec: EnvSpec, make_game: Callable[[EnvSpec], Any] | None = None) -> None:
         self._spec, self._name = spec, spec.name
+        self._make_game = make_game
         self._instance: Any = None
         self._sdl_driver = "offscreen"
         self._has_set_driver = False
@@ -81,17 +86,21 @@ class Camera:
         ffmpeg = _import_ffmpeg()
         with span("record_video"), self._drawing_settings():
             vector_env, frame = self._begin(policy)
-            env = self._instance
+            env = self._rendered(self._instance)
             fps = env.metadata.get("render_fps") or _DEFAULT_FPS
             with atomic_write(path) as temporary_path:
                 with closing(_VideoWriter(ffmpeg, temporary_path, fps)) as writer:
-                    writer.add(frame)
+
+                    def add_frame() -> None:
+                        writer.add(_render(env, self._name))
+
+                    if self._make_game is not None:
+                        on_step = _film_changes(vector_env, writer, add_frame)
+                    else:
+                        on_step = add_frame
+                        writer.add(frame)
                     (episode,) = evaluate(
-                        vector_env,
-                        policy,
-                        num_episodes=1,
-                        max_steps=max_steps,
-                        on_step=lambda: writer.add(_render(env, self._name)),
+                        vector_env, policy, num_episodes=1, max_steps=max_steps, on_step=on_step
                     )
                 writer.check()
             if writer.is_constant and writer.first_frame is not None:
@@ -119,7 +128,11 @@ class Camera:
         if instance is not None:
             instance.close()
 
-    def _begin(self, policy: ActingPolicy | None) -> tuple[SerialVectorEnv, Array]:
+    def _rendered(self, instance: Any) -> Any:
+        """Return what renders: the environment, or the game of its rows."""
+        return instance if self._make_game is None else instance.first_game
+
+    def _begin(self, policy: ActingPolicy | None) -> tuple[Any, Array]:
         """Start an episode, and return its environment and its first image."""
         try:
             return self._reset(policy)
@@ -138,16 +151,18 @@ class Camera:
             self._sdl_driver = "dummy"
             return start
 
-    def _reset(self, policy: ActingPolicy | None) -> tuple[SerialVectorEnv, Array]:
+    def _reset(self, policy: ActingPolicy | None) -> tuple[Any, Array]:
+        fields: Any = {"stream": "evaluation", "log_info": ()}
+        if self._make_game is None and policy is not None:
+            fields["action_masks"] = policy.network.action_spec.is_masked
+        spec = replace(self._spec, **fields)
         if self._instance is None:
-            self._instance = _make_rendering_env(self._spec)
-        env, has_masks = self._instance, False
-        if policy is not None:
-            has_masks = policy.network.action_spec.is_masked
+            self._instance = _make_rendering_env(spec, self._make_game or make_env, self._rendered)
         # Encode, check, and seed the episode as in evaluation.
-        single_env: Any = _SingleResetEnv(env)
-        fields: Any = {"stream": "evaluation", "action_masks": has_masks, "log_info": ()}
-        vector_env = SerialVectorEnv([single_env], replace(self._spec, **fields), env_id=self._name)
+        vector_env: Any = self._instance
+        if self._make_game is None:
+            single_env: Any = _SingleResetEnv(self._instance)
+            vector_env = SerialVectorEnv([single_env], spec, env_id=self._name)
         if policy is not None:
             specs = policy.network.obs_spec, policy.network.action_spec
             if (vector_env.obs_spec, vector_env.action_spec) != specs:
@@ -158,8 +173,11 @@ class Camera:
         with warnings.catch_warnings():
             if policy is None:  # `check` has no policy, and the run itself warns about unused masks
                 warnings.simplefilter("ignore", UserWarning)
-            vector_env.reset(first_episode=0)
-        return vector_env, _render(env, self._name)
+            if self._make_game is None:
+                vector_env.reset(first_episode=0)
+            else:  # the evaluation begins a game, with all players
+                vector_env.first_game.reset(seed=0)
+        return vector_env, _render(self._rendered(self._instance), self._name)
 
     @contextmanager
     def _drawing_settings(self) -> Iterator[None]:
@@ -195,10 +213,25 @@ def _constant_text(path: Path, frame: Array) -> str:
     return f"{text}: check what its `render` draws with render_mode='rgb_array'"
 
 
+def _film_changes(
+    envs: Any, writer: _VideoWriter, add_frame: Callable[[], None]
+) -> Callable[[], None]:
+    """Add a frame at each change of a game, and return what to do after each step: nothing."""
+
+    def add_labelled() -> None:
+        if writer.label is None:
+            writer.label = FrameLabel(envs.players("policy"))
+        add_frame()
+
+    envs.film(add_labelled)
+    return lambda: None
+
+
 class _VideoWriter:
     """Writes images to a video file through an ffmpeg process.
 
     Attributes:
+        label: A label above each image, None without one.
         first_frame: The first image, None before it.
         is_constant: Whether there are several images, and all are the same.
     """
@@ -210,11 +243,14 @@ class _VideoWriter:
         self._frames: Any = None
         self._shape = (0, 0, 3)
         self._num_frames = 0
+        self.label: FrameLabel | None = None
         self.first_frame: Array | None = None
         self.is_constant = False
 
     def add(self, frame: Array) -> None:
         """Append an image, uint8, (height, width, 3), with even height and width."""
+        if self.label is not None:
+            frame = self.label.add(frame)
         if self._frames is None:
             self._shape = frame.shape
             options: dict[str, Any] = {}
@@ -305,7 +341,10 @@ def _render(env: Any, name: str) -> Array:
     return frame
 
 
-def _make_rendering_env(spec: EnvSpec) -> Any:
+def _make_rendering_env(
+    spec: EnvSpec, make: Callable[[EnvSpec], Any], rendered: Callable[[Any], Any]
+) -> Any:
+    """Return what `make` makes. `rendered` returns what renders of it."""
     name = spec.name
     if spec.is_envpool:
         raise ConfigError(
@@ -315,14 +354,15 @@ def _make_rendering_env(spec: EnvSpec) -> Any:
     kwargs = {**spec.env_kwargs, "render_mode": "rgb_array"}
     first_error: HotloopError | None = None
     try:
-        env_instance = make_env(replace(spec, env_kwargs=kwargs))
+        env_instance = make(replace(spec, env_kwargs=kwargs))
     except (ConfigError, EnvironmentFailure) as error:
         # A factory may set the mode itself and have no such argument. Otherwise, read the modes.
         first_error = error
-        env_instance = make_env(spec)
-    if env_instance.render_mode == "rgb_array":
+        env_instance = make(spec)
+    env = rendered(env_instance)
+    if getattr(env, "render_mode", None) == "rgb_array":
         return env_instance
-    modes = list(env_instance.metadata.get("render_modes") or ())
+    modes = list(env.metadata.get("render_modes") or ())
     env_instance.close()
     if first_error is not None and "rgb_array" in modes:
         cause = first_error.__cause__

@@ -246,6 +246,10 @@ class Checkpoints:
             if path.name > _folder(checkpoint.state["timesteps"]):
                 self._remove(path)
 
+    def remove(self, name: str) -> None:
+        """Remove a checkpoint without links, if it exists."""
+        self._remove(self.path / name)
+
     def has_any(self) -> bool:
         """Return whether a checkpoint exists, intact or damaged."""
         return bool(self._steps()) or (self.path / "last").is_symlink()

@@ -1,8 +1,12 @@
-"""The pool of a run's opponents in self-play: frozen snapshots of its policy, and named players."""
+"""The pool of a run's opponents in self-play: frozen snapshots of its policy, and named players.
+
+The pool keeps the latest snapshots, and older ones at growing distances. Games with random moves of
+a snapshot do not count in scores and ratings, since they would make the snapshot look weaker.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +14,12 @@ import numpy as np
 
 from hotloop.envs import Spaces
 from hotloop.envs.turns import Turn
-from hotloop.ops.ratings import elo_ratings
 from hotloop.policies import Network, PolicySnapshot
 from hotloop.runs import Checkpoint
 from hotloop.runs.checkpoints import Checkpoints
-from hotloop.training.opponents import Player, PolicyPlayer, make_player
+from hotloop.training.opponents import Player, PolicyPlayer, RandomPlayer, make_player
 from hotloop.training.options import SelfPlayOptions
+from hotloop.training.player_results import PlayerResults
 from hotloop.types import Array
 
 LEARNER = "learner"
@@ -36,30 +40,35 @@ class OpponentPool:
         options: how opponents are drawn.
         seed: seed of the draws, and of the opponents' actions.
         path: directory of the snapshots.
+        checkpoints: the checkpoints of the run, which may need snapshots.
 
     Attributes:
         network: the network of the policy and its snapshots, None before the run has made it.
     """
 
-    def __init__(self, options: SelfPlayOptions, seed: int, path: Path) -> None:
+    def __init__(
+        self, options: SelfPlayOptions, seed: int, path: Path, checkpoints: Checkpoints
+    ) -> None:
         self._options, self._seed = options, seed
-        self._checkpoints = Checkpoints(path)
+        self._files, self._checkpoints = Checkpoints(path), checkpoints
         self.network: Network | None = None
         self._players: dict[str, Player] = {}
         self._snapshots: list[str] = []
-        self._results: dict[tuple[str, str], list[float]] = {}  # games and summed score
-        self._recent: dict[str, list[float]] = {}  # the same against each opponent, decayed
+        self._removed: dict[str, int] = {}  # the step of its removal, until its file is deleted
+        self._results = PlayerResults()
+        self._recent: dict[str, list[float]] = {}  # games and score against each, decayed
         self._current: list[str] = []  # the opponent in each game
-        self._stored: dict[int, tuple[int, str, Sequence[Any]]] = {}  # running games to resume
+        self._has_random: list[bool] = []  # whether it has moved at random in the game
+        # Running games to resume: episode, opponent, its moves, whether one was random.
+        self._stored: dict[int, tuple[int, str, Sequence[Any], bool]] = {}
         self._num_calls = 0
-        self._find_moves: Callable[[], Sequence[Any]] = list
-        self._spaces: Spaces | None = None
+        self._random: Player | None = None
 
     # --- opponents of the games -------------------------------------------------------------------
 
     def attach(self, spaces: Spaces) -> None:
         """See `Opponents.attach`."""
-        self._spaces = spaces
+        self._random = RandomPlayer(spaces.action_spec)
         for name in self._options.opponents:
             self._players[name] = make_player(name, spaces)
 
@@ -67,10 +76,12 @@ class OpponentPool:
         """See `Opponents.begin`."""
         while len(self._current) <= game:
             self._current.append("")
+            self._has_random.append(False)
         stored = self._stored.get(game)
         if stored is not None and stored[0] == episode:
-            self._current[game] = stored[1]
+            _, self._current[game], _, self._has_random[game] = stored
             return
+        self._has_random[game] = False
         names = self._candidates()
         rng = np.random.default_rng([self._seed, game, episode])
         self._current[game] = names[rng.choice(len(names), p=self._probabilities(names))]
@@ -87,20 +98,35 @@ class OpponentPool:
             chosen = self._player(name).act([turns[index] for index in indices], rng)
             for index, action in zip(indices, chosen, strict=True):
                 actions[index] = action
+        if self._options.self_play_epsilon:
+            self._explore(turns, actions, rng)
         return actions
+
+    def _explore(self, turns: Sequence[Turn], actions: list[Any], rng: np.random.Generator) -> None:
+        """Replace some actions of snapshots by random ones."""
+        assert self._random is not None
+        for index in np.flatnonzero(rng.random(len(turns)) < self._options.self_play_epsilon):
+            game = turns[index].game
+            if self._current[game] not in self._options.opponents:
+                self._has_random[game] = True
+                actions[index] = self._random.act([turns[index]], rng)[0]
 
     def end(self, game: int, score: float) -> None:
         """See `Opponents.end`."""
+        if self._has_random[game]:
+            return
         opponent = self._current[game]
-        result = self._results.setdefault((LEARNER, opponent), [0.0, 0.0])
-        result[0] += 1
-        result[1] += score
+        self._results.add(LEARNER, opponent, score)
         recent = self._recent.setdefault(opponent, [0.0, 0.0])
         recent[0], recent[1] = _DECAY * recent[0] + 1, _DECAY * recent[1] + score
 
     def recorded_moves(self, game: int) -> Sequence[Any]:
         """See `Opponents.recorded_moves`."""
         return self._stored[game][2] if game in self._stored else ()
+
+    def name(self, game: int) -> str:
+        """See `Opponents.name`."""
+        return self._current[game]
 
     # --- snapshots --------------------------------------------------------------------------------
 
@@ -112,7 +138,7 @@ class OpponentPool:
         """
         assert self.network is not None
         name = f"{_PREFIX}{timesteps:012}"
-        self._checkpoints.save(
+        self._files.save(
             Checkpoint(
                 network=self.network.to_json(),
                 snapshot=snapshot,
@@ -124,13 +150,34 @@ class OpponentPool:
         )
         self._snapshots.append(name)
         self._players[name] = PolicyPlayer(self.network, snapshot)
-        for (player, opponent), result in list(self._results.items()):
-            if player == LEARNER:
-                self._results[name, opponent] = result
-                del self._results[player, opponent]
+        self._results.rename(LEARNER, name)
+        self._remove_old(timesteps)
         for old in self._snapshots[: -self._options.self_play_pool]:
             if old not in self._current:
                 self._players.pop(old, None)
+
+    def _remove_old(self, timesteps: int) -> None:
+        """Remove old snapshots beyond the limit, and files that no checkpoint needs."""
+        options = self._options
+        while len(self._snapshots) > options.self_play_pool + options.self_play_keep:
+            steps = [_steps_of(name) for name in self._snapshots]
+            # Remove the one whose neighbors are closest, so that those left are evenly spread. The
+            # first one stays, since it is the zero of the ratings.
+            old = range(1, len(steps) - options.self_play_pool)
+            free = [i for i in old if self._snapshots[i] not in self._current]
+            if not free:
+                break
+            name = self._snapshots[min(free, key=lambda i: steps[i + 1] - steps[i - 1])]
+            self._results.forget(name, self._rated())
+            self._snapshots.remove(name)
+            self._recent.pop(name, None)
+            self._removed[name] = timesteps
+        # Checkpoints from before the removal may have games against the snapshot.
+        saved = [_steps_of(x) for x in self._checkpoints.names() if x.startswith(_PREFIX)]
+        for name, step in list(self._removed.items()):
+            if saved and step <= min(saved):
+                self._files.remove(name)
+                del self._removed[name]
 
     @property
     def num_snapshots(self) -> int:
@@ -139,7 +186,7 @@ class OpponentPool:
 
     def is_due(self, timesteps: int) -> bool:
         """Return whether the next snapshot is due."""
-        last = int(self._snapshots[-1].removeprefix(_PREFIX))
+        last = _steps_of(self._snapshots[-1])
         interval = self._options.self_play_interval
         return timesteps // interval > last // interval
 
@@ -147,31 +194,16 @@ class OpponentPool:
 
     def score(self) -> float | None:
         """Return the mean score since the last snapshot, None before the first game."""
-        results = [x for (player, _), x in self._results.items() if player == LEARNER]
-        num_games = sum(result[0] for result in results)
-        return sum(result[1] for result in results) / num_games if num_games else None
+        return self._results.mean_score(LEARNER)
 
     def table(self) -> dict[str, Any]:
         """Return the players, their ratings, and the games and scores of each pair, as JSON."""
-        names = list(dict.fromkeys([*self._snapshots, *self._options.opponents]))
-        if any(player == LEARNER for player, _ in self._results):
-            names.append(LEARNER)
-        index = {name: number for number, name in enumerate(names)}
-        games, scores = np.zeros((2, len(names), len(names)))
-        for (player, opponent), (count, score) in self._results.items():
-            i, j = index[player], index[opponent]
-            games[i, j] += count
-            games[j, i] += count
-            scores[i, j] += score
-            scores[j, i] += count - score
-        ratings, widths = elo_ratings(scores, games)
-        return {
-            "players": names,
-            "ratings": [round(x, 1) for x in ratings.tolist()],
-            "intervals": [round(x, 1) for x in widths.tolist()],
-            "games": games.astype(int).tolist(),
-            "scores": scores.tolist(),
-        }
+        return self._results.table(self._rated())
+
+    def _rated(self) -> list[str]:
+        """Return the players with ratings."""
+        learner = [LEARNER] if self._results.has(LEARNER) else []
+        return list(dict.fromkeys([*self._snapshots, *self._options.opponents, *learner]))
 
     # --- checkpoints ------------------------------------------------------------------------------
 
@@ -184,11 +216,12 @@ class OpponentPool:
         """
         return {
             "snapshots": list(self._snapshots),
-            "results": [[*names, *result] for names, result in self._results.items()],
+            "removed": dict(self._removed),
+            "results": self._results.state(),
             "recent": {name: list(result) for name, result in self._recent.items()},
             "games": [
-                [episode, opponent, list(played)]
-                for episode, opponent, played in zip(episodes, self._current, moves, strict=False)
+                list(values)
+                for values in zip(episodes, self._current, moves, self._has_random, strict=False)
             ],
             "num_calls": self._num_calls,
         }
@@ -196,7 +229,8 @@ class OpponentPool:
     def load(self, state: Mapping[str, Any]) -> None:
         """Continue from the state of a checkpoint."""
         self._snapshots = list(state["snapshots"])
-        self._results = {(a, b): [games, score] for a, b, games, score in state["results"]}
+        self._removed = dict(state["removed"])
+        self._results.load(state["results"])
         self._recent = {name: list(result) for name, result in state["recent"].items()}
         self._stored = {game: tuple(values) for game, values in enumerate(state["games"])}
         self._num_calls = state["num_calls"]
@@ -222,6 +256,11 @@ class OpponentPool:
     def _player(self, name: str) -> Player:
         if name not in self._players:  # the run was resumed
             assert self.network is not None
-            snapshot = self._checkpoints.load(name).snapshot
+            snapshot = self._files.load(name).snapshot
             self._players[name] = PolicyPlayer(self.network, snapshot)
         return self._players[name]
+
+
+def _steps_of(name: str) -> int:
+    """Return the transitions before a snapshot or checkpoint."""
+    return int(name.removeprefix(_PREFIX))

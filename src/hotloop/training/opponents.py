@@ -149,14 +149,15 @@ class FixedOpponent:
 
     Args:
         name: see `make_player`.
-        seed: seed of its actions, which are the same in each evaluation.
+        seed: seed of its actions. Those of a game depend on nothing else, so that each evaluation
+            and a film play the same games.
         is_trusted: whether to import code that the opponent's run names.
     """
 
     def __init__(self, name: str, seed: int, *, is_trusted: bool = False) -> None:
         self._name, self._seed, self._is_trusted = name, seed, is_trusted
         self._player: Player | None = None
-        self._rng = np.random.default_rng(seed)
+        self._rngs: dict[int, np.random.Generator] = {}
 
     def attach(self, spaces: Spaces) -> None:
         """See `Opponents.attach`."""
@@ -164,13 +165,12 @@ class FixedOpponent:
 
     def begin(self, game: int, episode: int) -> None:
         """See `Opponents.begin`."""
-        if game == episode == 0:
-            self._rng = np.random.default_rng(self._seed)
+        self._rngs[game] = np.random.default_rng([self._seed, game, episode])
 
     def act(self, turns: Sequence[Turn]) -> Sequence[Any]:
         """See `Opponents.act`."""
         assert self._player is not None
-        return self._player.act(turns, self._rng)
+        return [self._player.act([turn], self._rngs[turn.game])[0] for turn in turns]
 
     def end(self, game: int, score: float) -> None:
         """See `Opponents.end`."""
@@ -178,3 +178,7 @@ class FixedOpponent:
     def recorded_moves(self, game: int) -> Sequence[Any]:
         """See `Opponents.recorded_moves`."""
         return ()
+
+    def name(self, game: int) -> str:
+        """See `Opponents.name`."""
+        return self._name

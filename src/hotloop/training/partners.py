@@ -41,7 +41,7 @@ class Partner:
 
 def make_partnered(
     spec: EnvSpec,
-    num_envs: int,
+    num_envs: int | None,
     policies: str | Callable[[Any], str],
     name: str,
     find_policy: Callable[[str], ActingPolicy],
@@ -50,7 +50,7 @@ def make_partnered(
 
     Args:
         spec: the environments.
-        num_envs: the rows of the policy.
+        num_envs: the rows of the policy; None: those of one game.
         policies: see `assign`.
         name: the policy.
         find_policy: returns another policy, when the environments are reset.
@@ -76,7 +76,7 @@ def make_partnered(
 
 
 def evaluation_environments(
-    run: RunDirectory, spec: EnvSpec, num_envs: int, *, is_trusted: bool
+    run: RunDirectory, spec: EnvSpec, num_envs: int | None, *, is_trusted: bool
 ) -> PettingZooEnvs:
     """Return the environments of a run that is one of several policies, with the others' runs.
 

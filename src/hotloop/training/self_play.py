@@ -16,10 +16,10 @@ from hotloop.training.callbacks import Callback
 from hotloop.training.checkpoint_state import CompletedIteration
 from hotloop.training.loop import Stages
 from hotloop.training.opponent_pool import OpponentPool
-from hotloop.training.opponents import FixedOpponent
 from hotloop.training.options import RunOptions
 from hotloop.training.resume import OpenedRun
 from hotloop.training.sources import ONE_POLICY, Makers
+from hotloop.training.trained_policy import make_opposed
 
 
 class SelfPlay(Callback):
@@ -41,6 +41,7 @@ class SelfPlay(Callback):
         return Makers(
             training=self._make,
             evaluation=self._make_evaluation,
+            film=lambda spec: self._make_evaluation(spec, 1),
             adapt=self._adapt,
             callbacks=(self,),
         )
@@ -60,7 +61,8 @@ class SelfPlay(Callback):
             raise ConfigError("self-play does not support recurrent networks: leave `memory` out")
         seed_global_generators(config.seed, "learner")
         self._directory = run.directory
-        self._pool = OpponentPool(config, config.seed, run.directory.path / POOL)
+        path, checkpoints = run.directory.path / POOL, run.directory.checkpoints
+        self._pool = OpponentPool(config, config.seed, path, checkpoints)
         if run.checkpoint is not None:
             state = run.checkpoint.position.callbacks[type(self).__name__]
             self._pool.load(state)
@@ -69,8 +71,7 @@ class SelfPlay(Callback):
         return InlineEnvironments([self._envs])
 
     def _make_evaluation(self, spec: EnvSpec, num_envs: int) -> VectorEnv:
-        opponent = FixedOpponent(self._config.eval_opponent or "random", spec.seed)
-        return make_turn_games(spec, num_envs, opponent)
+        return make_opposed(spec, num_envs, self._config.eval_opponent)
 
     def _adapt(self, stages: Stages) -> Stages:
         pool, complete = self._pool, stages.complete

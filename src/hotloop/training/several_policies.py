@@ -253,10 +253,16 @@ def _makers(
     def make(config: RunOptions, spec: EnvSpec, run: OpenedRun) -> Environments:
         return joint.environments(name)
 
-    def make_evaluation(spec: EnvSpec, num_envs: int) -> VectorEnv:
+    def make_evaluation(spec: EnvSpec, num_envs: int | None = None) -> VectorEnv:
         return make_partnered(spec, num_envs, policies, name, joint.policies.__getitem__)
 
-    return Makers(training=make, evaluation=make_evaluation, adapt=StagesInStep, start=start)
+    return Makers(
+        training=make,
+        evaluation=make_evaluation,
+        film=make_evaluation,
+        adapt=StagesInStep,
+        start=start,
+    )
 
 
 def _share_config(

@@ -217,6 +217,7 @@ class Makers:
         training: makes the training environments from the configuration, the specification and the
             run.
         evaluation: makes those for evaluations from the specification and N.
+        film: makes the rows of a game to record; None: the environment has one agent.
         adapt: returns the stages that the training loop runs.
         start: yields requests before the first iteration.
         callbacks: further callbacks of the run.
@@ -224,6 +225,7 @@ class Makers:
 
     training: Callable[[Any, EnvSpec, OpenedRun], Environments] = make_environments
     evaluation: Callable[[EnvSpec, int], VectorEnv] = make_vec
+    film: Callable[[EnvSpec], VectorEnv] | None = None
     adapt: Callable[[Stages], Stages] = lambda stages: stages
     start: Callable[[Stages], Iterable[UpdateRequest]] = lambda stages: ()
     callbacks: Sequence[Callback] = ()

@@ -29,6 +29,7 @@ from hotloop.types import Episode
 
 if TYPE_CHECKING:
     from hotloop.envs.spec import EnvFactory
+    from hotloop.envs.turns import TurnGames
 
 
 @dataclass(frozen=True)
@@ -160,11 +161,7 @@ def evaluate(
     spec = replace(spec, seed=seed, stream="evaluation", action_masks=has_masks)
     with kept_global_generators(seed, "evaluation"), closing_environments() as to_close:
         if opponent is not None or (env is None and config.get("self_play")):
-            from hotloop.envs.game_factory import make_turn_games
-            from hotloop.training.opponents import RANDOM, FixedOpponent
-
-            fixed = FixedOpponent(opponent or RANDOM, seed, is_trusted=trust)
-            envs: VectorEnv = make_turn_games(spec, config["num_envs"], fixed)
+            envs: VectorEnv = make_opposed(spec, config["num_envs"], opponent, is_trusted=trust)
         elif env is None and config.get("policies"):
             from hotloop.training.partners import evaluation_environments
 
@@ -182,6 +179,37 @@ def evaluate(
             envs, policy, num_episodes=episodes, max_steps=max_steps, on_note=on_note
         )
         return EvaluationResult(tuple(played))
+
+
+def make_opposed(
+    spec: EnvSpec, num_envs: int, opponent: str | None, *, is_trusted: bool = False
+) -> TurnGames:
+    """Return games against an opponent, `random` by default; see `evaluate`."""
+    from hotloop.envs.game_factory import make_turn_games
+    from hotloop.training.opponents import RANDOM, FixedOpponent
+
+    fixed = FixedOpponent(opponent or RANDOM, spec.seed, is_trusted=is_trusted)
+    return make_turn_games(spec, num_envs, fixed)
+
+
+def film_maker(
+    directory: RunDirectory, opponent: str | None, *, trust: bool = False
+) -> Callable[[EnvSpec], VectorEnv] | None:
+    """Return the function that makes the game of a video, None for a run without other players."""
+    config = directory.config["config"]
+    has_opponent = opponent is not None or config.get("self_play")
+    if not (has_opponent or config.get("policies")):
+        return None
+
+    def make(spec: EnvSpec) -> VectorEnv:
+        spec = replace(spec, action_masks=config.get("action_masks", False))
+        if has_opponent:
+            return make_opposed(spec, 1, opponent, is_trusted=trust)
+        from hotloop.training.partners import evaluation_environments
+
+        return evaluation_environments(directory, spec, None, is_trusted=trust)
+
+    return make
 
 
 def run_spec(directory: RunDirectory) -> EnvSpec:
