@@ -18,6 +18,7 @@ from bench.profiler.corpus import tables as corpus
 from bench.replay import tables as replay
 from bench.rollouts import tables as rollouts
 from bench.runs import report
+from bench.self_play import learning as self_play
 from bench.third_party import tables as third_party
 from bench.train import (
     asynchronous,
@@ -76,7 +77,7 @@ PPO, APPO, SAC, TQC, CROSSQ, SAC_DISCRETE, TD3, TD3_BC, DQN = (
 )
 REPLAY, BANDITS = "docs/replay-speed.md", "docs/bandit-speed.md"
 PIXELS, ROLLOUTS, PROFILER = "docs/pixels.md", "docs/workers-speed.md", "docs/profiler.md"
-CLUSTER = "docs/cluster.md"
+CLUSTER, SELF_PLAY = "docs/cluster.md", "docs/self-play.md"
 WORKERS = "docs/workers.md"
 ACCELERATE, ACCELERATED = "docs/accelerate.md", ("ppo", "recurrent_ppo", "sac", "td3", "dqn")
 PEER_CURVES = "--timesteps 100000 --seeds 5 --peer"
@@ -202,10 +203,15 @@ BENCHES: dict[str, Bench] = {
         ),
     ),
     "self-play": Bench(
-        "bench.self_play.tictactoe",
-        "steps of self-play until a policy never loses tic-tac-toe to a perfect player",
-        "10 min",
+        "bench.self_play.learning",
+        "self-play: steps until tic-tac-toe is never lost, games won in connect four",
+        "40 min",
         runs=("",),
+        tables=(
+            Table(SELF_PLAY, "self-play command", self_play.command),
+            Table(SELF_PLAY, "tictactoe", self_play.tictactoe_table),
+            Table(SELF_PLAY, "connect four", self_play.connect_four_table),
+        ),
     ),
     "scores": Bench(
         "bench.train.scores",

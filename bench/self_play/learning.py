@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import tempfile
+import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -61,6 +62,7 @@ VARIANTS = {"none": 0.0, "one in four": EPSILON}
 OPPONENTS = {"random": "random", "one_ply": "bench.self_play.one_ply:one_ply"}
 """Opponents in connect four."""
 _GAMES = 400
+_ONLY_HERE = {"keep_checkpoints", "checkpoint_interval", "execution"}
 
 
 def count_losses(run_dir: Path, checkpoint: str) -> dict[str, float]:
@@ -128,6 +130,20 @@ def unbeaten_from(curve: list[dict[str, int]], kind: str) -> int | None:
             break
         first = point["timesteps"]
     return first
+
+
+def command() -> str:
+    """Return the command that trains tic-tac-toe as here."""
+    options = {**TICTACTOE, "self_play_epsilon": EPSILON}
+    words = ["hotloop train ppo"]
+    for name, value in options.items():
+        if name in _ONLY_HERE:
+            continue
+        flag = "--" + name.replace("_", "-")
+        values = value if isinstance(value, tuple) else (value,)
+        words.append(flag if value is True else " ".join([flag, *map(str, values)]))
+    lines = textwrap.wrap("    " + " ".join(words), 100, break_on_hyphens=False)
+    return " \\\n        ".join(lines)
 
 
 def tictactoe_table() -> str:

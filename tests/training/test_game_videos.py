@@ -11,7 +11,7 @@ from hotloop.errors import ConfigError
 from hotloop.rollouts.frame_labels import FrameLabel
 from hotloop.training import train_policies
 from tests.rollouts.test_video import read_video
-from tests.toy_games import Nim, Teams
+from tests.toy_games import Matching, Nim, Teams
 
 BLANK = np.zeros((16, 200, 3), np.uint8)
 HERE = "tests.training.test_game_videos"
@@ -30,6 +30,17 @@ class PaintedNim(Nim):
 
 class PaintedTeams(Teams):
     """Teams whose picture has the brightness 20 for each step."""
+
+    def __init__(self, render_mode=None):
+        super().__init__()
+        self.render_mode = render_mode
+
+    def render(self):
+        return BLANK + np.uint8(20 * self.steps)
+
+
+class PaintedMatching(Matching):
+    """Matching whose picture has the brightness 20 for each step."""
 
     def __init__(self, render_mode=None):
         super().__init__()
@@ -90,6 +101,16 @@ def test_the_video_of_several_policies_shows_each_step(tmp_path):
         assert read_levels(video, players).tolist() == list(range(7))
         (during,) = (path / "policies" / name / "videos").iterdir()
         assert read_levels(during, players).tolist() == list(range(7))
+
+
+def test_the_video_of_agents_with_one_policy_shows_each_step(tmp_path):
+    path, video = tmp_path / "run", tmp_path / "game.gif"
+    ppo.algorithm.train(config(path, f"{HERE}:PaintedMatching"), progress=False)
+    assert main(["eval", str(path), "--video", str(video)]) == 0
+    players = {"left": "policy", "right": "policy"}
+    assert read_levels(video, players).tolist() == list(range(9))
+    (during,) = (path / "videos").iterdir()
+    assert read_levels(during, players).tolist() == list(range(9))
 
 
 def test_labels_are_cut_at_the_width_of_the_frame():

@@ -69,6 +69,7 @@ def run(args: list[str]) -> int:
     if options.seed is not None:
         spec = replace(spec, seed=options.seed)
     make_game = film_maker(directory, options.opponent, trust=options.trust)
+    spec = replace(spec, action_masks=directory.config["config"].get("action_masks", False))
     with closing(Camera(spec, make_game)) as camera:
         if options.video is not None:
             camera.check(options.video)

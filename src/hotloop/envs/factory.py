@@ -84,7 +84,16 @@ def make_env(env: EnvSpec | str | EnvFactory) -> gymnasium.Env[Any, Any]:
         ConfigError: `env_kwargs` are invalid, or the result is not a single environment.
         EnvironmentFailure: the environment's constructor raised.
     """
-    spec = EnvSpec.of(env)
+    instance = make_filmed(EnvSpec.of(env))
+    if isinstance(instance, PettingZooEnvs):
+        game = instance.first_game
+        instance.close()
+        raise _not_single(EnvSpec.of(env).name, game)
+    return instance
+
+
+def make_filmed(spec: EnvSpec) -> gymnasium.Env[Any, Any] | PettingZooEnvs:
+    """Return one single environment, or all agents of one game of PettingZoo; see `make_env`."""
     if is_on_device(spec):
         raise ConfigError(
             f"{spec.name} steps many environments at once on a device, and has no "
@@ -95,13 +104,20 @@ def make_env(env: EnvSpec | str | EnvFactory) -> gymnasium.Env[Any, Any]:
         game = import_gymnasium().spec(env_id)
         factory = functools.partial(_call_with_mapping, atari.make_game, game)
     instance = construct(env_id, factory, spec.env_kwargs)
-    if _is_vector(instance) or is_game(instance):
+    if is_game(instance):
+        games = make_games(instance, lambda: instance, spec, None, env_id)
+        return PettingZooEnvs(games, spec, env_id=env_id)
+    if _is_vector(instance):
         instance.close()
-        raise ConfigError(
-            f"{env_id}: a single environment is needed here, got {describe_value(instance)}: pass "
-            "a factory of single environments"
-        )
+        raise _not_single(env_id, instance)
     return instance
+
+
+def _not_single(env_id: str, instance: Any) -> ConfigError:
+    return ConfigError(
+        f"{env_id}: a single environment is needed here, got {describe_value(instance)}: pass "
+        "a factory of single environments"
+    )
 
 
 def make_vec(

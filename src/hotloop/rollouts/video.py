@@ -14,9 +14,12 @@ import numpy as np
 
 from hotloop.base.files import atomic_write
 from hotloop.base.importing import describe_exception
-from hotloop.envs import EnvSpec, make_env
+from hotloop.envs import EnvSpec
 from hotloop.envs.checks import describe_value
+from hotloop.envs.factory import make_filmed
+from hotloop.envs.pettingzoo_envs import PettingZooEnvs
 from hotloop.envs.serial import SerialVectorEnv
+from hotloop.envs.turns import TurnGames
 from hotloop.errors import (
     ConfigError,
     EnvironmentFailure,
@@ -49,9 +52,9 @@ class Camera:
 
     Args:
         spec: The environment. Created with `render_mode="rgb_array"`.
-        make_game: Makes the rows of a single game of several agents, whose film names the player of
-            each agent. `spec` has action masks if the policy has. None: the environment has one
-            agent.
+            Those of a game of several agents must have action masks if the policy has.
+        make_game: Makes the rows of a game of several agents, in which other players take part.
+            The film names the player of each agent. None: there are no other players.
     """
 
     def __init__(self, spec: EnvSpec, make_game: Callable[[EnvSpec], Any] | None = None) -> None:
@@ -86,7 +89,7 @@ class Camera:
         ffmpeg = _import_ffmpeg()
         with span("record_video"), self._drawing_settings():
             vector_env, frame = self._begin(policy)
-            env = self._rendered(self._instance)
+            env = _rendered(self._instance)
             fps = env.metadata.get("render_fps") or _DEFAULT_FPS
             with atomic_write(path) as temporary_path:
                 with closing(_VideoWriter(ffmpeg, temporary_path, fps)) as writer:
@@ -94,7 +97,7 @@ class Camera:
                     def add_frame() -> None:
                         writer.add(_render(env, self._name))
 
-                    if self._make_game is not None:
+                    if vector_env is self._instance:
                         on_step = _film_changes(vector_env, writer, add_frame)
                     else:
                         on_step = add_frame
@@ -128,10 +131,6 @@ class Camera:
         if instance is not None:
             instance.close()
 
-    def _rendered(self, instance: Any) -> Any:
-        """Return what renders: the environment, or the game of its rows."""
-        return instance if self._make_game is None else instance.first_game
-
     def _begin(self, policy: ActingPolicy | None) -> tuple[Any, Array]:
         """Start an episode, and return its environment and its first image."""
         try:
@@ -153,15 +152,16 @@ class Camera:
 
     def _reset(self, policy: ActingPolicy | None) -> tuple[Any, Array]:
         fields: Any = {"stream": "evaluation", "log_info": ()}
-        if self._make_game is None and policy is not None:
-            fields["action_masks"] = policy.network.action_spec.is_masked
-        spec = replace(self._spec, **fields)
         if self._instance is None:
-            self._instance = _make_rendering_env(spec, self._make_game or make_env, self._rendered)
+            make = self._make_game or make_filmed
+            self._instance = _make_rendering_env(replace(self._spec, **fields), make)
         # Encode, check, and seed the episode as in evaluation.
         vector_env: Any = self._instance
-        if self._make_game is None:
+        is_game = _rendered(vector_env) is not vector_env
+        if not is_game:
+            fields["action_masks"] = policy is not None and policy.network.action_spec.is_masked
             single_env: Any = _SingleResetEnv(self._instance)
+            spec = replace(self._spec, **fields)
             vector_env = SerialVectorEnv([single_env], spec, env_id=self._name)
         if policy is not None:
             specs = policy.network.obs_spec, policy.network.action_spec
@@ -173,11 +173,11 @@ class Camera:
         with warnings.catch_warnings():
             if policy is None:  # `check` has no policy, and the run itself warns about unused masks
                 warnings.simplefilter("ignore", UserWarning)
-            if self._make_game is None:
-                vector_env.reset(first_episode=0)
-            else:  # the evaluation begins a game, with all players
+            if is_game:  # the evaluation begins a game with all players
                 vector_env.first_game.reset(seed=0)
-        return vector_env, _render(self._rendered(self._instance), self._name)
+            else:
+                vector_env.reset(first_episode=0)
+        return vector_env, _render(_rendered(self._instance), self._name)
 
     @contextmanager
     def _drawing_settings(self) -> Iterator[None]:
@@ -341,10 +341,13 @@ def _render(env: Any, name: str) -> Array:
     return frame
 
 
-def _make_rendering_env(
-    spec: EnvSpec, make: Callable[[EnvSpec], Any], rendered: Callable[[Any], Any]
-) -> Any:
-    """Return what `make` makes. `rendered` returns what renders of it."""
+def _rendered(instance: Any) -> Any:
+    """Return what renders: an environment itself, or the game of its rows."""
+    is_game = isinstance(instance, (PettingZooEnvs, TurnGames))
+    return instance.first_game if is_game else instance
+
+
+def _make_rendering_env(spec: EnvSpec, make: Callable[[EnvSpec], Any]) -> Any:
     name = spec.name
     if spec.is_envpool:
         raise ConfigError(
@@ -359,7 +362,7 @@ def _make_rendering_env(
         # A factory may set the mode itself and have no such argument. Otherwise, read the modes.
         first_error = error
         env_instance = make(spec)
-    env = rendered(env_instance)
+    env = _rendered(env_instance)
     if getattr(env, "render_mode", None) == "rgb_array":
         return env_instance
     modes = list(env.metadata.get("render_modes") or ())

@@ -202,7 +202,6 @@ def film_maker(
         return None
 
     def make(spec: EnvSpec) -> VectorEnv:
-        spec = replace(spec, action_masks=config.get("action_masks", False))
         if has_opponent:
             return make_opposed(spec, 1, opponent, is_trusted=trust)
         from hotloop.training.partners import evaluation_environments
