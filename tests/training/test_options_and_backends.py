@@ -52,6 +52,8 @@ VALUES = {
     "replay_weight_from": "return_to_go",
     "self_play_interval": 64,
     "self_play_pool": 2,
+    "self_play_keep": 3,
+    "self_play_epsilon": 0.5,
     "sequence_length": 4,
     "step_timeout_s": 5.0,
     "value_max": 100.0,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
 from hotloop.base.signals import PendingInterrupt
-from hotloop.envs import EnvSpec, kept_global_generators
+from hotloop.envs import EnvSpec, VectorEnv, kept_global_generators
 from hotloop.errors import HotloopError
 from hotloop.policies import ActingPolicy, Network, PolicySnapshot
 from hotloop.rollouts.evaluation import evaluate
@@ -20,7 +20,6 @@ from hotloop.training.checkpoint_state import BestEvaluation
 from hotloop.training.options import RunOptions
 from hotloop.training.reporting import Reporter
 from hotloop.training.resume import OpenedRun
-from hotloop.training.sources import Makers
 from hotloop.training.trained_policy import EvaluationResult
 from hotloop.types import Episode
 
@@ -38,7 +37,8 @@ class Evaluator:
         spec: the training environments' specification.
         envs_to_close: a list that receives the evaluation environments.
         reporter: the run's reporter, for the lengths of training episodes and lengthy evaluations.
-        makers: the functions that make environments.
+        make: makes environments.
+        make_game: makes the game of a video, see `Camera`.
 
     Attributes:
         best: the best evaluation, None before the first.
@@ -51,7 +51,8 @@ class Evaluator:
         spec: EnvSpec,
         envs_to_close: list[Any],
         reporter: Reporter,
-        makers: Makers,
+        make: Callable[[EnvSpec, int], VectorEnv],
+        make_game: Callable[[EnvSpec], VectorEnv] | None,
     ) -> None:
         self.best = run.best
         self._reporter = reporter
@@ -63,12 +64,11 @@ class Evaluator:
         if config.eval_interval is not None:
             # Restore the global generators, so that evaluations do not change the training.
             with kept_global_generators(config.seed, "evaluation"):
-                eval_spec = replace(spec, stream="evaluation")
-                self._envs = makers.evaluation(eval_spec, config.total_envs)
+                self._envs = make(replace(spec, stream="evaluation"), config.total_envs)
             envs_to_close.append(self._envs)
         self._camera: Camera | None = None
         if config.eval_videos:
-            self._camera = Camera(spec, makers.film)
+            self._camera = Camera(spec, make_game)
             envs_to_close.append(self._camera)
             with self._warnings_instead_of_errors() if run.is_resumed else nullcontext():
                 self._camera.check()

@@ -105,11 +105,11 @@ class OpponentPool:
     def _explore(self, turns: Sequence[Turn], actions: list[Any], rng: np.random.Generator) -> None:
         """Replace some actions of snapshots by random ones."""
         assert self._random is not None
-        for index in np.flatnonzero(rng.random(len(turns)) < self._options.self_play_epsilon):
-            game = turns[index].game
-            if self._current[game] not in self._options.opponents:
-                self._has_random[game] = True
-                actions[index] = self._random.act([turns[index]], rng)[0]
+        explores = (rng.random(len(turns)) < self._options.self_play_epsilon).tolist()
+        for index, turn in enumerate(turns):
+            if explores[index] and self._current[turn.game] not in self._options.opponents:
+                self._has_random[turn.game] = True
+                actions[index] = self._random.act([turn], rng)[0]
 
     def end(self, game: int, score: float) -> None:
         """See `Opponents.end`."""

@@ -171,7 +171,8 @@ def _assemble(
             exits.callback(sources.envs.close)  # workers have their own time limit
         else:
             envs_to_close.append(sources.envs)
-        evaluator = Evaluator(run, config, sources.spec, envs_to_close, reporter, makers)
+        make, make_game = makers.evaluation, makers.film
+        evaluator = Evaluator(run, config, sources.spec, envs_to_close, reporter, make, make_game)
     stages = makers.adapt(algorithm.make_stages(sources))
     options = algorithm.collection_options(config)
     reporter.attach_rollout(stages.rollout, options, stages.policy.network)
