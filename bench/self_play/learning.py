@@ -1,12 +1,13 @@
 """Self-play: tic-tac-toe without a lost game, and connect four against scripted players.
 
-    python -m bench self-play [--game tictactoe|connect_four] [--seeds 5]
+    python -m bench self-play [--game tictactoe|connect_four] [--seeds 1 2 3]
 
-PPO trains against snapshots of itself. In tic-tac-toe each checkpoint then plays all games, in both
-seats, in which the opponent makes any of the perfect moves, and all games with any moves at all.
-This is done with and without random moves of the snapshots. In connect four each checkpoint plays
-against random moves, and against a player that sees wins and threats one move ahead. The policy
-plays its most probable actions. Runs are in a temporary directory.
+The policy trains against snapshots of itself, which make one move in four at random. In tic-tac-toe
+DQN learns, and each checkpoint then plays all games, in both seats, in which the opponent makes any
+of the perfect moves, and all games with any moves at all. In connect four PPO learns, and each
+checkpoint plays against random moves, and against a player that sees wins and threats one move
+ahead. The policy plays its most probable actions. Runs are in a temporary directory. Stored results
+of other games and seeds stay.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import contextlib
 import tempfile
 import textwrap
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,44 +24,55 @@ from bench import storage
 from bench.markdown import table
 from bench.self_play.perfect import count_games
 
-EPSILON = 0.25
-COMMON: dict[str, Any] = {
+_COMMON: dict[str, Any] = {
+    "self_play": "uniform",
+    "self_play_epsilon": 0.25,
+    "self_play_pool": 5,
     "action_masks": True,
     "num_envs": 32,
-    "num_steps": 64,
     "gamma": 1.0,
-    "keep_checkpoints": 1_000,
     "execution": "eager",
-    "self_play": "uniform",
+    "keep_checkpoints": 1_000,
 }
-TICTACTOE: dict[str, Any] = {
-    **COMMON,
-    "env_id": "pettingzoo:pettingzoo.classic.tictactoe_v3",
-    "self_play_interval": 10_240,
-    "self_play_pool": 5,
-    "hidden_sizes": (128, 128),
-    "learning_rate": "linear:2e-3,0",
-    "entropy_coef": "linear:0.03,0.003",
-    "total_timesteps": 500_000,
-    "checkpoint_interval": 20_480,
+# `raw_env` is the game without PettingZoo's checks of each move, which masks make needless.
+GAMES: dict[str, tuple[str, dict[str, Any]]] = {
+    "tictactoe": (
+        "dqn",
+        {
+            "env_id": "pettingzoo.classic.tictactoe.tictactoe:raw_env",
+            **_COMMON,
+            "self_play_interval": 4_096,
+            "hidden_sizes": (128, 128),
+            "learning_rate": "linear:1e-3,1e-4",
+            "buffer_size": 50_000,
+            "learning_starts": 2_000,
+            "update_to_data": 0.2,
+            "target_interval": 200,
+            "epsilon_end": 0.1,
+            "exploration_fraction": 0.3,
+            "total_timesteps": 120_000,
+            "checkpoint_interval": 10_000,
+        },
+    ),
+    "connect_four": (
+        "ppo",
+        {
+            "env_id": "pettingzoo.classic.connect_four.connect_four:raw_env",
+            **_COMMON,
+            "self_play_interval": 8_192,
+            "hidden_sizes": (256, 256),
+            "num_steps": 64,
+            "learning_rate": "linear:1e-3,0",
+            "entropy_coef": 0.01,
+            "total_timesteps": 100_000,
+            "checkpoint_interval": 20_000,
+        },
+    ),
 }
-CONNECT_FOUR: dict[str, Any] = {
-    **COMMON,
-    "env_id": "pettingzoo:pettingzoo.classic.connect_four_v3",
-    "self_play_epsilon": EPSILON,
-    "self_play_interval": 20_480,
-    "self_play_pool": 5,
-    "hidden_sizes": (256, 256),
-    "learning_rate": "linear:1e-3,0",
-    "entropy_coef": 0.01,
-    "total_timesteps": 500_000,
-    "checkpoint_interval": 81_920,
-}
-VARIANTS = {"none": 0.0, "one in four": EPSILON}
-"""Random moves of the snapshots in tic-tac-toe."""
+"""Algorithm and options of each game."""
 OPPONENTS = {"random": "random", "one_ply": "bench.self_play.one_ply:one_ply"}
 """Opponents in connect four."""
-_GAMES = 400
+_NUM_GAMES = 200
 _ONLY_HERE = {"keep_checkpoints", "checkpoint_interval", "execution"}
 
 
@@ -91,31 +102,32 @@ def play_opponents(run_dir: Path, checkpoint: str) -> dict[str, float]:
     shares: dict[str, float] = {}
     for name, opponent in OPPONENTS.items():
         played = hotloop.evaluate(
-            run_dir, checkpoint=checkpoint, opponent=opponent, episodes=_GAMES, seed=1
+            run_dir, checkpoint=checkpoint, opponent=opponent, episodes=_NUM_GAMES, seed=1
         )
-        shares[name] = sum(score == 1 for score in played.info["score"]) / _GAMES
+        shares[name] = sum(score == 1 for score in played.info["score"]) / _NUM_GAMES
     return shares
 
 
-def train(
-    options: dict[str, Any], seed: int, test: Callable[[Path, str], dict[str, float]]
-) -> dict[str, Any]:
+def train(game: str, seed: int) -> dict[str, Any]:
     """Return the tests of each checkpoint of a training, and its ratings."""
-    from hotloop.algorithms import ppo
+    from hotloop.algorithms import find
     from hotloop.base import documents
 
+    name, options = GAMES[game]
+    test = count_losses if game == "tictactoe" else play_opponents
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "run"
-        start = time.perf_counter()
-        config = ppo.Config(**options, seed=seed, run_dir=str(run_dir))
-        ppo.algorithm.train(config, progress=False)
-        seconds = time.perf_counter() - start
+        start = time.process_time()
+        algorithm = find(name)
+        config = algorithm.config(**options, seed=seed, run_dir=str(run_dir))
+        algorithm.train(config, progress=False)
+        seconds = time.process_time() - start
         names = sorted(path.name for path in (run_dir / "checkpoints").glob("step-*"))
         curve = [{"timesteps": int(x.removeprefix("step-")), **test(run_dir, x)} for x in names]
         ratings = documents.read(run_dir / "self_play.json")
     return {
         "seed": seed,
-        "seconds": round(seconds, 1),
+        "cpu_seconds": round(seconds, 1),
         "curve": curve,
         "rating": ratings["ratings"][-1],
         "interval": ratings["intervals"][-1],
@@ -134,41 +146,38 @@ def unbeaten_from(curve: list[dict[str, int]], kind: str) -> int | None:
 
 def command() -> str:
     """Return the command that trains tic-tac-toe as here."""
-    options = {**TICTACTOE, "self_play_epsilon": EPSILON}
-    words = ["hotloop train ppo"]
-    for name, value in options.items():
-        if name in _ONLY_HERE:
-            continue
-        flag = "--" + name.replace("_", "-")
-        values = value if isinstance(value, tuple) else (value,)
-        words.append(flag if value is True else " ".join([flag, *map(str, values)]))
-    lines = textwrap.wrap("    " + " ".join(words), 100, break_on_hyphens=False)
-    return " \\\n        ".join(lines)
+    name, options = GAMES["tictactoe"]
+    words = [f"hotloop train {name}"]
+    for option, value in options.items():
+        if option not in _ONLY_HERE:
+            values = value if isinstance(value, tuple) else (value,)
+            flag = "--" + option.replace("_", "-")
+            words.append(flag if value is True else " ".join([flag, *map(str, values)]))
+    lines = textwrap.wrap(" ".join(words), 92, break_on_hyphens=False)
+    return "    " + " \\\n        ".join(lines)
 
 
 def tictactoe_table() -> str:
     """Return the steps after which no game of tic-tac-toe is lost, and the losses at the end."""
     rows = [
         [
-            "random moves of snapshots",
             "seed",
             "no loss to perfect moves after",
             "no loss to any moves after",
             "games lost at the end, to perfect and to any moves",
         ]
     ]
-    for run in storage.load("self_play").get("tictactoe", {}).get("runs", []):
+    for run in storage.load("self_play").get("tictactoe", []):
         first = [unbeaten_from(run["curve"], kind) for kind in ("perfect", "any")]
         steps = ["–" if x is None else f"{x:,} steps" for x in first]
         last = run["curve"][-1]
-        lost = f"{last['perfect']}, {last['any']}"
-        rows.append([run["random_moves"], str(run["seed"]), *steps, lost])
+        rows.append([str(run["seed"]), *steps, f"{last['perfect']}, {last['any']}"])
     return table(*rows) if len(rows) > 1 else ""
 
 
 def connect_four_table() -> str:
     """Return the mean shares of won games of connect four over the steps."""
-    runs = storage.load("self_play").get("connect_four", {}).get("runs", [])
+    runs = storage.load("self_play").get("connect_four", [])
     rows = [["steps", "won against random moves", "won against one move ahead"]]
     for points in zip(*(run["curve"] for run in runs), strict=True):
         shares = [[point[name] for point in points] for name in OPPONENTS]
@@ -187,28 +196,19 @@ def _describe(shares: list[float]) -> str:
 def main() -> int:
     """Train with several seeds, and store the results of each game."""
     parser = argparse.ArgumentParser(prog="python -m bench self-play", description=__doc__)
-    parser.add_argument("--game", choices=("tictactoe", "connect_four"))
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--game", choices=GAMES, action="append")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     options = parser.parse_args()
-    results: dict[str, Any] = {}
-    games = [options.game] if options.game else ["tictactoe", "connect_four"]
-    with contextlib.suppress(FileNotFoundError):
-        results = storage.load("self_play")
-        del results["machine"]
-    jobs: list[tuple[str, dict[str, Any], Any, dict[str, Any]]] = []
-    for name, epsilon in VARIANTS.items():
-        settings = {**TICTACTOE, "self_play_epsilon": epsilon}
-        jobs.append(("tictactoe", settings, count_losses, {"random_moves": name}))
-    jobs.append(("connect_four", CONNECT_FOUR, play_opponents, {}))
-    for game, settings, test, fields in jobs:
-        if game not in games:
-            continue
-        if "random_moves" not in fields or fields["random_moves"] == "none":
-            results[game] = {"timesteps": settings["total_timesteps"], "runs": []}
-        for seed in range(1, options.seeds + 1):
-            run = {**fields, **train(settings, seed, test)}
+    for game in options.game or GAMES:
+        for seed in options.seeds:
+            run = train(game, seed)
             print(f"{game}, seed {seed}: {run}", flush=True)
-            results[game]["runs"].append(run)
+            results: dict[str, Any] = {}
+            with contextlib.suppress(FileNotFoundError):
+                results = storage.load("self_play")
+                del results["machine"]
+            runs = [run, *(x for x in results.get(game, []) if x["seed"] != seed)]
+            results[game] = sorted(runs, key=lambda x: x["seed"])
             storage.save("self_play", results)
     print(tictactoe_table(), connect_four_table(), sep="\n\n")
     return 0
