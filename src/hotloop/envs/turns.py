@@ -116,7 +116,7 @@ class TurnGames(GymnasiumEnvs):
     @property
     def first_game(self) -> Any:
         """The first game, PettingZoo's."""
-        return self._games[0]
+        return self._envs[0]
 
     def players(self, policy: str) -> dict[str, str]:
         """Return the name of each agent's player in the first game, by agent.
