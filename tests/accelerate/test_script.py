@@ -5,8 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError
+from itertools import count
 from pathlib import Path
 from textwrap import dedent
+from types import SimpleNamespace
 from typing import Any
 
 import nbformat
@@ -266,6 +268,20 @@ def test_the_report_names_what_was_not_accelerated(classes_in_place: Any, tmp_pa
         "  updates: Stable-Baselines3's own code, since its class has its own `train`" in lines[2]
     )
     assert "since its optimizer is SGD, not Adam" in "".join(lines[3:])
+
+
+def test_the_original_runs_for_a_short_time(
+    classes_in_place: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Calls of 0.06 seconds with many updates each: four of them take more than 0.2 seconds."""
+    times = count(0.0, 0.06)
+    monkeypatch.setattr(report, "time", SimpleNamespace(perf_counter=lambda: next(times)))
+    model = classes_in_place("MlpPolicy", RandomEnv(), n_steps=4, batch_size=4, n_epochs=5)
+    report._RECORDS.add(model)
+    model.learn(4 * 10)
+    (record,) = report._RECORDS.records
+    assert (len(record.before_s), len(record.after_s)) == (4, 6)
+    assert record.before_s == pytest.approx([0.06 / 5] * 4)
 
 
 def _sgd() -> Any:

@@ -41,6 +41,7 @@ class ModelRecord:
         executions: how its updates were executed.
         before_s: durations of an update by Stable-Baselines3's own code, in calls of `train`.
         after_s: the same for hotloop's.
+        original_s: total duration of the calls in `before_s`.
         num_updates: number of updates, as Stable-Baselines3 counts them.
     """
 
@@ -49,6 +50,7 @@ class ModelRecord:
     executions: list[str] = field(default_factory=list)
     before_s: list[float] = field(default_factory=list)
     after_s: list[float] = field(default_factory=list)
+    original_s: float = 0.0
     num_updates: int = 0
 
     def close(self, acceleration: Acceleration) -> None:
@@ -99,8 +101,10 @@ class _Records:
 
     def measures_original(self, record: ModelRecord) -> bool:
         """Return whether the next call of `train` must run Stable-Baselines3's own code."""
-        calls_s = [x for other in self.records if other.name == record.name for x in other.before_s]
-        return len(calls_s) < _MAX_ORIGINAL_CALLS and sum(calls_s) < _MAX_ORIGINAL_S
+        others = [other for other in self.records if other.name == record.name]
+        num_calls = sum(len(other.before_s) for other in others)
+        original_s = sum(other.original_s for other in others)
+        return num_calls < _MAX_ORIGINAL_CALLS and original_s < _MAX_ORIGINAL_S
 
     def close(self) -> list[ModelRecord]:
         """Return the complete records."""
@@ -168,6 +172,7 @@ def measure_class(accelerated: type) -> None:
         (original if is_original else train)(self, *args, **kwargs)
         duration_s, count = time.perf_counter() - start_s, self._n_updates - num_updates
         record.num_updates += count
+        record.original_s += duration_s if is_original else 0.0
         durations = record.before_s if is_original else record.after_s
         if count and len(durations) < _MAX_DURATIONS:
             durations.append(duration_s / count)
