@@ -1,7 +1,8 @@
 """The last lines of `hotloop accelerate`: the models, and how long their updates take.
 
-For each class of models, the first calls of `train` run Stable-Baselines3's own code, which changes
-the parameters in the same way. They give the time of an update before acceleration.
+The first calls of each model's `train` run Stable-Baselines3's own code, which changes the
+parameters in the same way. They give the time of an update before acceleration. Their number
+depends on no clock and on no other model, so that a seed gives one run.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from hotloop.accelerate.acceleration import AcceleratedModel, Acceleration, describe_part
 from hotloop.timing._writer import in_multiprocessing_child
 
-# Limits on the calls of `train` for the time before: their number, and their total duration.
-_MAX_ORIGINAL_CALLS, _MAX_ORIGINAL_S = 20, 0.2
+# Updates of each model for the time before. For PPO, an update is a pass over the rollout.
+_NUM_ORIGINAL_UPDATES = 10
 # Durations that are kept of each model's accelerated calls.
 _MAX_DURATIONS = 1000
 
@@ -41,7 +42,7 @@ class ModelRecord:
         executions: how its updates were executed.
         before_s: durations of an update by Stable-Baselines3's own code, in calls of `train`.
         after_s: the same for hotloop's.
-        original_s: total duration of the calls in `before_s`.
+        num_original: number of updates of the calls in `before_s`.
         num_updates: number of updates, as Stable-Baselines3 counts them.
     """
 
@@ -50,7 +51,7 @@ class ModelRecord:
     executions: list[str] = field(default_factory=list)
     before_s: list[float] = field(default_factory=list)
     after_s: list[float] = field(default_factory=list)
-    original_s: float = 0.0
+    num_original: int = 0
     num_updates: int = 0
 
     def close(self, acceleration: Acceleration) -> None:
@@ -98,13 +99,6 @@ class _Records:
             self.closing.append(finalizer)
         else:
             record.parts["updates"] = "hotloop does not accelerate its class"
-
-    def measures_original(self, record: ModelRecord) -> bool:
-        """Return whether the next call of `train` must run Stable-Baselines3's own code."""
-        others = [other for other in self.records if other.name == record.name]
-        num_calls = sum(len(other.before_s) for other in others)
-        original_s = sum(other.original_s for other in others)
-        return num_calls < _MAX_ORIGINAL_CALLS and original_s < _MAX_ORIGINAL_S
 
     def close(self) -> list[ModelRecord]:
         """Return the complete records."""
@@ -167,12 +161,12 @@ def measure_class(accelerated: type) -> None:
         if record is None:
             train(self, *args, **kwargs)
             return
-        is_original = not record.after_s and _RECORDS.measures_original(record)
+        is_original = record.num_original < _NUM_ORIGINAL_UPDATES
         num_updates, start_s = self._n_updates, time.perf_counter()
         (original if is_original else train)(self, *args, **kwargs)
         duration_s, count = time.perf_counter() - start_s, self._n_updates - num_updates
         record.num_updates += count
-        record.original_s += duration_s if is_original else 0.0
+        record.num_original += max(count, 1) if is_original else 0
         durations = record.before_s if is_original else record.after_s
         if count and len(durations) < _MAX_DURATIONS:
             durations.append(duration_s / count)
