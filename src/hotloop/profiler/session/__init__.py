@@ -118,9 +118,9 @@ class ThreadTotals:
     queued_ns: int
 
 
-@dataclass
+@dataclass(eq=False)
 class ProfiledProcess:
-    """One process.
+    """One process, which does not change after it was read.
 
     Attributes:
         name: unique name in the session, such as "main", "learner" or "worker-3".

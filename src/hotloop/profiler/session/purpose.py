@@ -107,11 +107,9 @@ class PurposeClassifier:
         stages = self._function_stages[frame.file, frame.function]
         if len(stages) == 1:
             return {stage: [line] for stage in stages}
-        for block in _blocks(frame.file):
-            if line not in block:
-                continue
+        for block in _blocks_around(frame.file, line):
             lines_by_stage = {
-                stage: [number for number in lines if number in block]
+                stage: [number for number in lines if block.first <= number <= block.last]
                 for stage, lines in self._lines[frame.file].items()
             }
             present = {stage: lines for stage, lines in lines_by_stage.items() if lines}
@@ -292,6 +290,11 @@ def _statement_lines(file: str) -> _StatementLines:
         if all(isinstance(target, ast.Subscript) for target in node.targets):
             storing.update(CodeBlock.of(node).lines)
     return _StatementLines(frozenset(logging), frozenset(storing))
+
+
+@lru_cache(maxsize=65536)
+def _blocks_around(file: str, line: int) -> tuple[CodeBlock, ...]:
+    return tuple(block for block in _blocks(file) if line in block)
 
 
 @lru_cache(maxsize=256)

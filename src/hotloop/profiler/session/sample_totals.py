@@ -20,6 +20,7 @@ from hotloop.profiler.session import (
     ThreadTotals,
     UnrecordedProcess,
 )
+from hotloop.profiler.session.sums import sums
 
 Path = tuple[str, ...]
 SpanTotals = dict[Path, tuple[int, int]]
@@ -110,11 +111,12 @@ def _add_periods(totals: SampleTotals, file: Samples) -> None:
     pid = file.header["pid"]
     places: list[Frame] = []
     paths: list[Path] = []
+    stack_numbers: dict[int, int] = {}  # one object for each number, to save memory
     # Keys: thread, path, stack. Values: count, on-core ns, queued ns, elapsed ns, waits.
     rows: dict[tuple[int, int, int], list[Any]] = {}
     finished, spans = _SpanTotals(), _SpanTotals()
     num_recordings = 0
-    by_path: dict[Path, int] = {}
+    by_path: dict[int, int] = {}  # by number of the path
     by_stack: dict[int, int] = {}
     continues = False
     try:
@@ -143,8 +145,9 @@ def _add_periods(totals: SampleTotals, file: Samples) -> None:
                 for wait, ns in waits[0].items() if waits else ():
                     row[4][wait] = row[4].get(wait, 0) + ns
                 if thread == pid:
-                    by_path[paths[path]] = by_path.get(paths[path], 0) + count
-                    by_stack[stack] = by_stack.get(stack, 0) + count
+                    by_path[path] = by_path.get(path, 0) + count
+                    number = stack_numbers.setdefault(stack, stack)
+                    by_stack[number] = by_stack.get(number, 0) + count
             if len(period["recordings"]) > num_recordings:
                 # Another recording started: its span counts start from zero.
                 num_recordings, finished = len(period["recordings"]), spans
@@ -152,8 +155,9 @@ def _add_periods(totals: SampleTotals, file: Samples) -> None:
             if continues:
                 totals.periods.pop()  # this line continues it
             continues = bool(period.get("early"))
+            counts = sums((paths[path], count) for path, count in by_path.items())
             totals.periods.append(
-                Period(period["t"], dict(spans), period["cpu_ns"], period["rss"], by_path, by_stack)
+                Period(period["t"], dict(spans), period["cpu_ns"], period["rss"], counts, by_stack)
             )
             totals.threads = [ThreadTotals(*thread) for thread in period["threads"]]
             totals.own_ns = period["own_ns"]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 from hotloop.profiler.session import Frame, ProfiledProcess, Sample, Stack, is_library
 from hotloop.profiler.session.catalogues import FramePattern, frame_patterns, read_catalogue
@@ -57,15 +58,23 @@ def sample_stage(path: tuple[str, ...], stack: Stack) -> str:
     A forward pass has the stage of the span around it. Without a span it is "forward", and
     `stage_by_key` decides whether it acts or learns.
     """
-    by_frame, calls_user = "other", False
+    return _with_spans(path, _stage_of_frames(stack))
+
+
+def _stage_of_frames(stack: Stack) -> str:
+    """Return the stage of the innermost known function, which spans may override."""
+    calls_user = False
     for frame in reversed(stack.frames):
         # Code that runs during the import of a library counts as importing.
         stage = None if frame.function == "<module>" else _stage_of_frame(frame)
         # Hydra calls the whole program, whose time does not belong to Hydra's stage.
         if stage is not None and not (calls_user and stage in ("config", "logging")):
-            by_frame = stage
-            break
+            return stage
         calls_user = calls_user or not is_library(frame)
+    return "other"
+
+
+def _with_spans(path: tuple[str, ...], by_frame: str) -> str:
     if by_frame in ("import", "config", "logging"):
         return by_frame
     for name in reversed(path):
@@ -196,20 +205,32 @@ def path_weights(process: ProfiledProcess, thread: int) -> dict[tuple[str, ...],
     return weights
 
 
-def stage_by_key(
-    process: ProfiledProcess, *, by_name: bool = True
-) -> dict[tuple[tuple[str, ...], int], str]:
+StageByKey = dict[tuple[tuple[str, ...], int], str]
+_stages_by_process: WeakKeyDictionary[ProfiledProcess, dict[bool, StageByKey]] = WeakKeyDictionary()
+
+
+def stage_by_key(process: ProfiledProcess, *, by_name: bool = True) -> StageByKey:
     """Return the stage of every (path, stack). See `PurposeClassifier` for forward passes.
 
     Args:
         process: the process.
         by_name: whether function names and kinds of statement classify otherwise unknown code.
     """
+    known = _stages_by_process.setdefault(process, {})
+    if by_name not in known:
+        known[by_name] = _stage_by_key(process, by_name=by_name)
+    return known[by_name]
+
+
+def _stage_by_key(process: ProfiledProcess, *, by_name: bool) -> StageByKey:
+    by_frames = list(map(_stage_or_environment, process.stacks))
     stages = {
-        (sample.path, sample.stack): _stage(sample.path, process.stacks[sample.stack])
+        (sample.path, sample.stack): _with_spans(sample.path, by_frames[sample.stack])
         for sample in process.samples
     }
-    purpose = PurposeClassifier((process.stacks[key], stage) for (_, key), stage in stages.items())
+    # A stack has few stages, and may be in many paths.
+    pairs = {(number, stage) for (_, number), stage in stages.items()}
+    purpose = PurposeClassifier((process.stacks[number], stage) for number, stage in pairs)
 
     def resolve(stack: Stack, stage: str) -> str:
         if stage == "forward":
@@ -227,12 +248,13 @@ def stage_by_key(
             stage = purpose.classify_user_lines(stack) or stage
         return stage_by_name(stack) if stage == "other" and by_name else stage
 
-    return {key: resolve(process.stacks[key[1]], stage) for key, stage in stages.items()}
+    resolved = {pair: resolve(process.stacks[pair[0]], pair[1]) for pair in pairs}
+    return {key: resolved[key[1], stage] for key, stage in stages.items()}
 
 
-def _stage(path: tuple[str, ...], stack: Stack) -> str:
-    """Return the stage of a sample, with steps of environments that have no known base class."""
-    stage = sample_stage(path, stack)
+def _stage_or_environment(stack: Stack) -> str:
+    """Return the stage by functions, with steps of environments that have no known base class."""
+    stage = _stage_of_frames(stack)
     return "env" if stage == "other" and any(map(is_environment, stack.frames)) else stage
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -24,6 +24,7 @@ _MAX_NUMBER = 2**60
 _MAX_PROCESSES, _MAX_DEPTH = 100_000, 200
 _ARRAYS = {"events": EVENT, "work": WORK, "calls": CALL, "looks": HOST_SAMPLE}
 _PLAIN = (int, str, bool)
+_PATH = tuple[str, ...]
 
 
 @dataclass(kw_only=True)
@@ -124,7 +125,7 @@ def _check(value: Any, hint: Any, where: str, depth: int = 0) -> None:
         raise ValueError(f"{where[:60]}… is nested too deeply")
     if hint is Any:
         return
-    origin, inner = get_origin(hint), get_args(hint)
+    origin, inner = _parts(hint)
     if origin in (Union, UnionType):
         if value is not None:
             (hint,) = (item for item in inner if item is not NoneType)
@@ -141,25 +142,47 @@ def _check(value: Any, hint: Any, where: str, depth: int = 0) -> None:
             raise ValueError(f"{where} must be a number, got {repr(value)[:60]}")
     elif origin in (dict, Mapping):
         _check_instance(value, Mapping, where)
-        for key, item in value.items():
-            _check(key, inner[0], f"a key of {where}", depth + 1)
-            _check(item, inner[1], where, depth + 1)
+        if inner[0] != _PATH or not all(map(_is_path, value)):
+            _check_items(value, inner[0], f"a key of {where}", depth)
+        _check_items(value.values(), inner[1], where, depth)
     elif origin is tuple and inner[-1] is not Ellipsis:
         _check_instance(value, tuple, where)
         if len(value) != len(inner):
             raise ValueError(f"{where} must have {len(inner)} items, got {len(value)}")
+        if inner.count(inner[0]) == len(inner):
+            _check_items(value, inner[0], where, depth)
+            return
         for item, item_hint in zip(value, inner, strict=True):
             _check(item, item_hint, where, depth + 1)
     elif origin in (list, tuple, Sequence):
         _check_instance(value, tuple if origin is tuple else list, where)
-        for item in value:
-            _check(item, inner[0], where, depth + 1)
+        _check_items(value, inner[0], where, depth)
     elif hint is np.ndarray:
         _check_array(value, where)
     else:  # a dataclass or a named tuple
         _check_instance(value, hint, where)
         for name, field_hint in _fields(hint).items():
             _check(getattr(value, name), field_hint, f"{where}.{name}", depth + 1)
+
+
+def _check_items(items: Collection[Any], hint: Any, where: str, depth: int) -> None:
+    """Check items of one type. Those of plain types, which are most, take no call each."""
+    is_plain = hint in _PLAIN and {*map(type, items)} <= {hint}
+    if is_plain and (hint is not int or max(map(abs, items), default=0) <= _MAX_NUMBER):
+        return
+    for item in items:
+        _check(item, hint, where, depth + 1)
+
+
+@lru_cache(maxsize=4096)
+def _is_path(key: object) -> bool:
+    """Return whether a key is a path of spans. All periods of a process have the same ones."""
+    return type(key) is tuple and {*map(type, key)} <= {str}
+
+
+@cache
+def _parts(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    return get_origin(hint), get_args(hint)
 
 
 def _check_instance(value: Any, kind: Any, where: str) -> None:
