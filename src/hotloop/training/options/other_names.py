@@ -122,7 +122,7 @@ OTHER_NAMES: dict[str, Translation] = {
     "save_freq": _answer("checkpoint_interval"),
     "save_model": _answer(note="every run saves its policy: `hotloop.load(run_dir)` returns it"),
     "save_replay_buffer": _answer("save_replay"),
-    "sde_sample_freq": _answer(note="hotloop has no exploration that depends on the state"),
+    "sde_sample_freq": _answer(note="only `hotloop accelerate` has it, in SB3's classes"),
     "seeds": _answer(
         note="`hotloop train … --seeds 1-3` and `hotloop.train_many` train with several seeds"
     ),
@@ -152,7 +152,7 @@ OTHER_NAMES: dict[str, Translation] = {
     "update_per_step": _answer("update_to_data"),
     "use_lstm": _answer("memory", note="such as `lstm:64`"),
     "use_rnn": _answer("memory", note="such as `gru:64`"),
-    "use_sde": _answer(note="hotloop has no exploration that depends on the state"),
+    "use_sde": _answer(note="only `hotloop accelerate` has it, in SB3's classes"),
     "verbose": _answer(note="pass `progress=False` to `train` to print nothing"),
     "vf_clip_param": _answer("clip_value_loss", note="which uses `clip_range`"),
     "vf_coef": _answer("value_coef"),
