@@ -37,7 +37,7 @@ def timed_process(arguments: Sequence[str], cache: str) -> tuple[float, str]:
     start_s = time.perf_counter()
     completed = subprocess.run(
         [sys.executable, *arguments],
-        env={**os.environ, "NUMBA_CACHE_DIR": cache},
+        env={**os.environ, "HOTLOOP_CACHE": cache},
         capture_output=True,
         text=True,
     )

@@ -265,7 +265,7 @@ def time_process(cache: str) -> dict[str, Any]:
     start_s = time.perf_counter()
     completed = subprocess.run(
         [sys.executable, "-c", START],
-        env={**os.environ, "NUMBA_CACHE_DIR": cache},
+        env={**os.environ, "HOTLOOP_CACHE": cache},
         capture_output=True,
         text=True,
     )

@@ -16,7 +16,6 @@ from hotloop.bandits import (
     jitted,
     run,
 )
-from hotloop.bandits import user_code as code
 from hotloop.bandits.user_code import fingerprint
 from hotloop.base import cache
 from hotloop.base.numba_tools import CFunc
@@ -118,12 +117,6 @@ def test_fingerprints_depend_on_the_module():
     assert fingerprint(make_reward("return 1.0", __name__="no_such_module")) is None
     del function.__globals__["__name__"]
     assert fingerprint(function) is None
-
-
-def test_fingerprints_depend_on_the_compiler_version(monkeypatch):
-    before = fingerprint(closure(1.0))
-    monkeypatch.setattr(code, "compiler_version", lambda: ("0.1",))
-    assert fingerprint(closure(1.0)) not in (before, None)
 
 
 def play(value):

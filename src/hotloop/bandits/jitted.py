@@ -26,8 +26,9 @@ from hotloop.bandits.kernels.randomness import (
     i64,
     lane_words,
 )
-from hotloop.bandits.user_code import CodeCache, fingerprint, part_key
+from hotloop.bandits.user_code import fingerprint, part_key
 from hotloop.base.numba_tools import (
+    CodeCache,
     CompiledFunction,
     NumbaError,
     carray,

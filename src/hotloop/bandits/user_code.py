@@ -1,4 +1,4 @@
-"""A disk cache of the machine code of users' functions, with keys from all that it depends on.
+"""Keys of users' functions in the disk cache of machine code, from all that they depend on.
 
 Numba treats everything that a function refers to as a constant: other functions, numbers, arrays.
 So a key depends on the function's module and bytecode and, recursively, on the value of each
@@ -8,7 +8,6 @@ an object or a module of the user, has no key. It is compiled in each process.
 
 from __future__ import annotations
 
-import contextlib
 import dis
 import functools
 import hashlib
@@ -20,10 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from hotloop.base import cache, numba_tools
-from hotloop.base.numba_tools import compiler_version, is_compiled, load_code, save_code
+from hotloop.base import numba_tools
+from hotloop.base.numba_tools import is_compiled
 
-_SUFFIX = ".nbc"
 # Modules whose attributes never change while a program runs.
 _FIXED_MODULES = ("builtins", "cmath", "math", "numpy")
 
@@ -39,12 +37,10 @@ def fingerprint(*functions: Callable[..., Any]) -> str | None:
         functions: Python functions, or functions compiled by `numba.njit`.
 
     Returns:
-        A digest that is equal in all processes for functions that compile to the same code. None if
-        they refer to an unknown value.
+        A digest that is equal in all processes for functions that one compiler compiles to the same
+        code. None if they refer to an unknown value.
     """
-    digest = hashlib.sha256()
-    for part in (_package_sources(), *compiler_version(), sys.version):
-        digest.update(f"{part}\n".encode())
+    digest = hashlib.sha256(_package_sources().encode())
     try:
         for part in _describe(functions, {}):
             digest.update(len(part).to_bytes(8, "little") + part)
@@ -143,33 +139,6 @@ def _encode_module(name: str) -> bytes:
     if name.partition(".")[0] not in _FIXED_MODULES:
         raise _UnknownValueError
     return name.encode()
-
-
-class CodeCache:
-    """The machine code of one function on disk, with the cache methods of `CompiledFunction`.
-
-    A missing or unreadable file causes a compilation. A failed write has no effect.
-    """
-
-    def __init__(self, key: str) -> None:
-        self._key = key
-
-    def load_overload(self, signature: Any, target_context: Any) -> Any:
-        """Return the cached code, or None if there is none."""
-        target_context.refresh()
-        with contextlib.suppress(OSError):
-            content = cache.find(self._key, _SUFFIX)
-            return None if content is None else load_code(content, target_context)
-        return None
-
-    def save_overload(self, signature: Any, compiled: Any) -> None:
-        """Store compiled code, if it does not depend on this process."""
-        content = save_code(compiled)
-        if content is None:
-            return
-        with contextlib.suppress(OSError), cache.creating(self._key, _SUFFIX) as file:
-            if file.existing is None:
-                file.save(content)
 
 
 def part_key(key: str, name: str) -> str:

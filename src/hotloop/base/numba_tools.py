@@ -1,4 +1,4 @@
-"""Additions to Numba: a disk cache that notices every change, and memory access by address.
+"""Additions to Numba: a safe disk cache that notices every change, memory access by address.
 
 Use `jit` for functions that only compiled code calls, `entry` for functions that Python calls, and
 `CompiledFunction` for functions that compiled code calls through a pointer.
@@ -6,10 +6,12 @@ Use `jit` for functions that only compiled code calls, `entry` for functions tha
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
 import pickle
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from hotloop.base import cache
 from hotloop.errors import requires_extra
 
 with requires_extra("hotloop.replay and hotloop.bandits need Numba", "replay,bandit"):
@@ -24,7 +27,6 @@ with requires_extra("hotloop.replay and hotloop.bandits need Numba", "replay,ban
     from llvmlite import ir
     from numba import types
     from numba.core import cgutils, config
-    from numba.core.caching import FunctionCache
     from numba.core.ccallback import CFunc
     from numba.core.compiler import CompileResult
     from numba.core.datamodel.models import RecordModel as RecordModel
@@ -74,26 +76,6 @@ def _without_literals(dispatcher: Any) -> Any:
     return dispatcher
 
 
-@functools.cache
-def _sources(package: Path) -> str:
-    paths = [Path(__file__), *sorted(package.rglob("*.py"))]
-    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
-
-
-class _Cache(FunctionCache):
-    """Numba's disk cache, with a key that depends on all files of the function's package."""
-
-    # Numba checks only the file that defines a function. Most of an entry point is in other files.
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__(function)
-        # Read the files at import: they may have changed by the time the function is compiled.
-        self._sources = _sources(Path(function.__code__.co_filename).parent)
-
-    def _index_key(self, sig: Any, codegen: Any) -> tuple[Any, ...]:
-        return (*super()._index_key(sig, codegen), self._sources)
-
-
 def entry(function: Callable[..., Any], *, releases_lock: bool = False) -> Any:
     """Compile a function that Python calls, at its first call, and cache the code on disk.
 
@@ -103,11 +85,11 @@ def entry(function: Callable[..., Any], *, releases_lock: bool = False) -> Any:
             the GIL: waiting to get it back can take 5 ms, the interpreter's switch interval.
     """
     dispatcher = njit(error_model="numpy", no_cfunc_wrapper=True, nogil=releases_lock)(function)
-    dispatcher._cache = _Cache(function)
+    dispatcher._cache = _package_cache(function)
     return _without_literals(dispatcher)
 
 
-DEFAULT_CACHE = object()
+_SUFFIX = ".nbc"
 
 
 def compiler_version() -> tuple[str, ...]:
@@ -123,15 +105,59 @@ def is_compiled(function: Any) -> bool:
     return isinstance(function, CPUDispatcher)
 
 
-def save_code(compiled: Any) -> bytes | None:
-    """Return compiled code as bytes, or None if it contains addresses of this process."""
-    is_movable = not compiled.lifted and not compiled.library.has_dynamic_globals
-    return pickle.dumps(compiled._reduce(), protocol=4) if is_movable else None
+class CodeCache:
+    """The machine code of one function in hotloop's cache, with the methods of Numba's caches.
+
+    Numba's own cache unpickles the files that it finds beside the sources, whoever wrote them.
+    hotloop loads only bytes that it has hashed, from a directory that is private to this user. A
+    missing or unreadable file causes a compilation. A failed write has no effect.
+
+    Args:
+        *content: Texts that identify the function and all that it refers to.
+    """
+
+    def __init__(self, *content: str) -> None:
+        self._content = content
+
+    def _key(self, signature: Any) -> str:
+        parts = *self._content, str(signature), *compiler_version(), sys.version
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+    def load_overload(self, signature: Any, target_context: Any) -> Any:
+        """Return the cached code, or None if there is none."""
+        target_context.refresh()
+        with contextlib.suppress(OSError):
+            content = cache.find(self._key(signature), _SUFFIX)
+            if content is not None:
+                return CompileResult._rebuild(target_context, *pickle.loads(content))
+        return None
+
+    def save_overload(self, signature: Any, compiled: Any) -> None:
+        """Store compiled code, unless it contains addresses of this process."""
+        if compiled.lifted or compiled.library.has_dynamic_globals:
+            return
+        content = pickle.dumps(compiled._reduce(), protocol=4)
+        with contextlib.suppress(OSError), cache.creating(self._key(signature), _SUFFIX) as file:
+            if file.existing is None:
+                file.save(content)
 
 
-def load_code(content: bytes, target_context: Any) -> Any:
-    """Return the compiled code that `save_code` serialized."""
-    return CompileResult._rebuild(target_context, *pickle.loads(content))
+def _package_cache(function: Callable[..., Any]) -> CodeCache:
+    """Return the cache of a function of hotloop, with a key from all files of its package."""
+    # Most of an entry point is in other files. They are read at import, since they may have changed
+    # by the time the function is compiled.
+    code = function.__code__
+    place = function.__module__, function.__qualname__, str(code.co_firstlineno)
+    return CodeCache(*place, _sources(Path(code.co_filename).parent))
+
+
+@functools.cache
+def _sources(package: Path) -> str:
+    paths = [Path(__file__), *sorted(package.rglob("*.py"))]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
+
+
+_PACKAGE_CACHE = object()
 
 
 class CompiledFunction:
@@ -143,15 +169,15 @@ class CompiledFunction:
         name: The function's name.
     """
 
-    def __init__(self, function: Callable[..., None], *, cache: Any = DEFAULT_CACHE) -> None:
+    def __init__(self, function: Callable[..., None], *, cache: Any = _PACKAGE_CACHE) -> None:
         """Args:
         function: The Python function.
-        cache: The cache of machine code, with Numba's methods `load_overload` and
-            `save_overload`. None disables caching. The default is hotloop's cache.
+        cache: The `CodeCache` of its machine code. None disables caching. By default the function
+            is one of hotloop, which depends on its package alone.
         """
         self.name = function.__name__
         self._function = function
-        self._cache = _Cache(function) if cache is DEFAULT_CACHE else cache
+        self._cache = _package_cache(function) if cache is _PACKAGE_CACHE else cache
         self._compiled: Any = None
 
     def _compile(self) -> Any:

@@ -38,8 +38,8 @@ def run(args: list[str]) -> int:
         return _build(args[1:])
     parser = CommandParser(
         prog="hotloop cache",
-        description="Show the cached compiled code: updates of trainings, and functions of custom "
-        "bandits. The next process that needs it loads it in milliseconds. The cache is "
+        description="Show the cached compiled code: updates of trainings, and functions of replay "
+        "buffers and bandits. Later processes load it in milliseconds. The cache is "
         "$HOTLOOP_CACHE, else $XDG_CACHE_HOME/hotloop, else ~/.cache/hotloop. `hotloop cache build "
         "ALGORITHM` compiles the updates of a training before its first run.",
     )
