@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
+import shutil
 from types import SimpleNamespace
 
 import numpy as np
@@ -313,10 +315,83 @@ def test_an_opponent_of_another_user_imports_no_code(tmp_path, monkeypatch):
     directory.close()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "other user"))
     path = str(tmp_path / "run")
-    with pytest.raises(UntrustedError, match="'evil:Network'"):
-        make_player(path, envs)
-    with pytest.raises(UntrustedError, match="'evil:Network'"):
+    with pytest.raises(UntrustedError, match="'evil:Network': check it, and pass --trust"):
+        make_player(path, envs, is_trusted=False)
+    # A training has no option --trust.
+    with pytest.raises(UntrustedError, match=r"'evil:Network': .*hotloop.load\(") as caught:
         make_pool(tmp_path, opponents=(path,))
+    assert "--trust" not in str(caught.value)
+
+
+def loaded(observation, mask, rng):
+    return hotloop.load(loaded.run, trust=True).act(observation, action_mask=mask)
+
+
+def test_a_run_may_be_loaded_in_a_function(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(loaded, "run", run, raising=False)
+    train(tmp_path / "run", total_timesteps=64, opponents=(f"{__name__}:loaded",))
+
+
+# Path within the state of self-play → a value that no run stores there.
+HOSTILE = {
+    (): [None, [], {}, {"snapshots": ["step-000000000000"]}],
+    ("snapshots",): [[], ["../../x"], ["step-000000000064"], ["step-000000000000"] * 2, [1], "x"],
+    ("removed",): [{"../../x": 0}, {"step-000000000000": "x"}, []],
+    ("results",): [None, {}, []],
+    ("results", "pairs"): [
+        [["x", "random", 1, 1]],
+        [["learner", "x", 1, 1]],
+        [["learner", "random", 1, 2]],
+        [["learner", "random", math.nan, 1]],
+        [["learner", "random", math.inf, 1]],
+        [[]],
+    ],
+    ("results", "known"): [["x"], ["random", "random"], ["random"], [[]]],
+    ("results", "precision"): [[[1.0]], [[math.nan]], "x"],
+    ("results", "shift"): [[1.0], [10**400], None],
+    ("recent",): [{"x": [1, 1]}, {"random": [-1, 0]}, {"random": [0]}, {"random": 1}],
+    ("games", 0): [[0, "x", [], False], [0, "random", [["x"]], False], [0, "random", []]],
+    ("games", 0, 2): [[10**400], [math.nan], [{}], ["\x1b"], [None]],
+    ("num_calls",): [-1, 1.5, 10**30, None],
+    ("metrics",): [{"score": "x"}, [], None],
+}
+
+
+def checkpoints_of(run):
+    return RunDirectory.open(run).checkpoints
+
+
+def load_pool(run, state):
+    pool = OpponentPool(config(run, opponents=("random", PERFECT)), 0, run / "pool", checkpoints_of(run))
+    pool.load(state)
+    pool.attach(make_turn_games(EnvSpec(Nim, action_masks=True), 1, FixedOpponent("random", 0)))
+
+
+@pytest.mark.parametrize("place", list(HOSTILE), ids=str)
+def test_hostile_states_are_refused(run, place):
+    whole = RunDirectory.open(run).checkpoints.load().state["callbacks"]["SelfPlay"]
+    for value in HOSTILE[place]:
+        state = copy.deepcopy(whole) if place else value
+        holder = state
+        for key in place[:-1]:
+            holder = holder[key]
+        if place:
+            holder[place[-1]] = value
+        with pytest.raises(CheckpointError, match="state of self-play has another format"):
+            load_pool(run, state)
+
+
+def test_a_snapshot_of_another_network_is_refused(run, tmp_path):
+    train(tmp_path / "wide", hidden_sizes=(9,), total_timesteps=64)
+    path = tmp_path / "run"
+    shutil.copytree(run, path, symlinks=True)
+    name = "step-000000000000"
+    shutil.rmtree(path / "pool" / name)
+    shutil.copytree(tmp_path / "wide" / "pool" / name, path / "pool" / name)
+    pool = OpponentPool(config(path), 0, path / "pool", checkpoints_of(path))
+    pool.network, _, _ = RunDirectory.open(run).load_policy()
+    with pytest.raises(CheckpointError, match="the snapshot's body is"):
+        pool._player(name)
 
 
 def test_evaluations_play_against_named_opponents(run):

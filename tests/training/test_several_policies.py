@@ -189,6 +189,9 @@ def test_resume_of_the_command_line(tmp_path, capsys):
     assert iterations(run / "policies" / "red") == [1, 2]
     assert main(["resume", str(run)]) == 0  # the new total is stored
     assert "run is finished, with 192 steps" in capsys.readouterr().out
+    # One of the policies can't go on alone.
+    assert main(["resume", str(run / "policies" / "red")]) == 1
+    assert f"the directory of all, got {run}/policies/red: resume {run}" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="run is finished: it has 192 of 192 steps"):
         train_policies(ppo.algorithm, config(tmp_path, total_timesteps=192), resume_from=run)
 

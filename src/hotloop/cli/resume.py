@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from pathlib import Path
 from typing import Any, get_args
 
 from hotloop.base.importing import enable_local_imports, long_imports, require_module
@@ -51,7 +50,7 @@ def run(args: list[str]) -> int:
             finished_checkpoint,
             write_missing_accounting,
         )
-        from hotloop.training.several_policies import finished_steps
+        from hotloop.training.several_policies import check_whole, finished_steps
         from hotloop.training.terminal import train_in_terminal
 
     directory = RunDirectory.open(options.run)
@@ -90,6 +89,8 @@ def run(args: list[str]) -> int:
         prog = f"hotloop resume {options.run}"
         config = parse(algorithm.config, changes, prog=prog, defaults=vars(config))
     check_changes(config, directory)
+    if stored["config"].get("policies"):
+        check_whole(directory.path)
     # Complete the files of a finished run.
     checkpoint = steps = None
     if runs:
@@ -111,7 +112,7 @@ def run(args: list[str]) -> int:
         )
         return 0
     # Train from the checkpoint.
-    resume_from = Path(options.run)
+    resume_from = directory.path
     if options.checkpoint != "last":
         resume_from = resume_from / "checkpoints" / options.checkpoint
     return train_in_terminal(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from hotloop.base import documents
 from hotloop.base.html_page import escaped, table
@@ -12,23 +12,36 @@ from hotloop.runs.policies import SELF_PLAY_FILE
 _MAX_COLUMNS = 12
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Results:
+    """Schema of `self_play.json`, see `OpponentPool.table`."""
+
+    players: list[str]
+    ratings: list[float]
+    intervals: list[float]
+    games: list[list[int]]
+    scores: list[list[float]]
+
+
 def self_play_section(run: Path) -> str:
     """Return the tables as HTML, empty without readable results."""
     try:
-        results = documents.read(run / SELF_PLAY_FILE)
-        players, ratings = results["players"], results["ratings"]
-        intervals, games, scores = results["intervals"], results["games"], results["scores"]
-        rows = [
-            [escaped(player), f"{ratings[i]:.0f} ± {intervals[i]:.0f}", f"{sum(games[i]):,}"]
-            for i, player in enumerate(players)
-        ]
-        shown = _spread(len(players))
-        matrix = [
-            [escaped(players[i]), *(_score(scores[i][j], games[i][j]) for j in shown)]
-            for i in shown
-        ]
-    except (OSError, ValueError, KeyError, IndexError, TypeError):
+        results = documents.record(_Results, documents.read(run / SELF_PLAY_FILE))
+    except (OSError, ValueError):
         return ""
+    players, games, scores = results.players, results.games, results.scores
+    sizes = {len(x) for x in (players, results.ratings, results.intervals, games, scores)}
+    if {len(row) for row in (*games, *scores)} != sizes:
+        return ""
+    ratings = zip(players, results.ratings, results.intervals, games, strict=True)
+    rows = [
+        [escaped(player), f"{rating:.0f} ± {interval:.0f}", f"{sum(row):,}"]
+        for player, rating, interval, row in ratings
+    ]
+    shown = _spread(len(players))
+    matrix = [
+        [escaped(players[i]), *(_score(scores[i][j], games[i][j]) for j in shown)] for i in shown
+    ]
     return table(
         ["player", "Elo rating, 95 % interval", "games"],
         rows,
@@ -47,5 +60,5 @@ def _spread(count: int) -> list[int]:
     return [round(k * (count - 1) / (_MAX_COLUMNS - 1)) for k in range(_MAX_COLUMNS)]
 
 
-def _score(score: Any, games: Any) -> str:
+def _score(score: float, games: int) -> str:
     return f"{score / games:.2f}" if games else "–"

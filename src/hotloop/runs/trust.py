@@ -73,6 +73,9 @@ def imported_environment(content: Mapping[str, Any]) -> Iterator[str]:
         yield f"`env_id` '{env_id}'"
     if not all(isinstance(value, (int, float, type(None))) for value in env_kwargs.values()):
         yield f"`env_kwargs` {json.dumps(env_kwargs)}"
+    policies = content["config"].get("policies")
+    if isinstance(policies, str) and ":" in policies:  # a function that returns an agent's policy
+        yield f"`policies` '{policies}'"
 
 
 def named_modules(content: Mapping[str, Any]) -> list[str]:

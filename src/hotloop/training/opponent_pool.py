@@ -6,29 +6,49 @@ a snapshot do not count in scores and ratings, since they would make the snapsho
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from hotloop.base import documents
+from hotloop.base.streams import printable
 from hotloop.envs import Spaces
 from hotloop.envs.turns import Turn
+from hotloop.errors import CheckpointError, shortened
 from hotloop.policies import Network, PolicySnapshot
 from hotloop.runs import Checkpoint
 from hotloop.runs.checkpoints import Checkpoints
 from hotloop.training.opponents import Player, PolicyPlayer, RandomPlayer, make_player
 from hotloop.training.options import SelfPlayOptions
-from hotloop.training.player_results import PlayerResults
+from hotloop.training.player_results import PlayerResults, StoredResults
+from hotloop.training.resume import network_difference
 from hotloop.types import Array
 
 LEARNER = "learner"
 """Name of the policy since its last snapshot."""
 _PREFIX = "step-"
+_SNAPSHOT = re.compile(r"step-\d{12,}")
 _DECAY = 0.99  # of older games in the score against an opponent, for each game against it
 # Share of every opponent's probability that does not depend on its strength, so that none is
 # forgotten.
 _UNIFORM_SHARE = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class _StoredPool:
+    """Schema of the state of self-play in a checkpoint, see `OpponentPool.state`."""
+
+    snapshots: list[str]
+    removed: dict[str, int]
+    results: StoredResults
+    recent: dict[str, tuple[float, float]]
+    games: list[tuple[int, str, list[Any], bool]]
+    num_calls: int
+    metrics: dict[str, float] = field(default_factory=dict)
 
 
 class OpponentPool:
@@ -71,6 +91,9 @@ class OpponentPool:
         self._random = RandomPlayer(spaces.action_spec)
         for name in self._options.opponents:
             self._players[name] = make_player(name, spaces)
+        for game, (_, _, moves, _) in self._stored.items():
+            if not all(_has_shape(move, spaces.action_spec.shape) for move in moves):
+                raise _damaged(f"`games[{game}]` has moves of another game")
 
     def begin(self, game: int, episode: int) -> None:
         """See `Opponents.begin`."""
@@ -226,14 +249,38 @@ class OpponentPool:
             "num_calls": self._num_calls,
         }
 
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Continue from the state of a checkpoint."""
-        self._snapshots = list(state["snapshots"])
-        self._removed = dict(state["removed"])
-        self._results.load(state["results"])
-        self._recent = {name: list(result) for name, result in state["recent"].items()}
-        self._stored = {game: tuple(values) for game, values in enumerate(state["games"])}
-        self._num_calls = state["num_calls"]
+    def load(self, state: Any) -> dict[str, float]:
+        """Continue from the state of a checkpoint, and return the metrics in it.
+
+        Raises:
+            CheckpointError: it has another format, or a snapshot is missing.
+        """
+        try:
+            stored = documents.record(_StoredPool, state)
+            for name in (*stored.snapshots, *stored.removed):  # they become paths
+                if not _SNAPSHOT.fullmatch(name):
+                    raise ValueError(f"there is no snapshot '{shortened(printable(name))}'")
+            steps = [_steps_of(name) for name in stored.snapshots]
+            if not steps or steps != sorted(set(steps)):
+                raise ValueError("`snapshots` must be sorted, with one at least")
+            for step in steps[-self._options.self_play_pool :]:
+                if not self._files.has(step):
+                    raise ValueError(f"the snapshot of step {step:,} is missing")
+            opponents = {*stored.snapshots, *self._options.opponents}
+            for name in sorted({*stored.recent, *(game[1] for game in stored.games)} - opponents):
+                raise ValueError(f"there is no player '{shortened(printable(name))}'")
+            if not all(0 <= score <= games < 2**53 for games, score in stored.recent.values()):
+                raise ValueError("`recent` must be games and scores up to them")
+            if stored.num_calls < 0:
+                raise ValueError(f"`num_calls` must not be negative, got {stored.num_calls}")
+            self._results.load(stored.results, opponents, LEARNER)
+        except ValueError as error:
+            raise _damaged(str(error)) from error
+        self._snapshots, self._removed = stored.snapshots, stored.removed
+        self._recent = {name: list(result) for name, result in stored.recent.items()}
+        self._stored = dict(enumerate(stored.games))
+        self._num_calls = stored.num_calls
+        return stored.metrics
 
     def _candidates(self) -> list[str]:
         latest = 1 if self._options.self_play == "latest" else self._options.self_play_pool
@@ -256,9 +303,32 @@ class OpponentPool:
     def _player(self, name: str) -> Player:
         if name not in self._players:  # the run was resumed
             assert self.network is not None
-            snapshot = self._files.load(name).snapshot
-            self._players[name] = PolicyPlayer(self.network, snapshot)
+            checkpoint = self._files.load(name)
+            difference = network_difference(self.network, checkpoint)
+            if difference is not None:
+                part, stored_value, value = difference
+                raise CheckpointError(
+                    f"{checkpoint.path}: the snapshot's {part} is {stored_value}, the run's is "
+                    f"{value}: start a new run"
+                )
+            self._players[name] = PolicyPlayer(self.network, checkpoint.snapshot)
         return self._players[name]
+
+
+def _has_shape(move: Any, shape: tuple[int, ...]) -> bool:
+    """Return whether a stored move is an action of this shape, of numbers."""
+    try:
+        row = np.asarray(move, np.float64)
+    except (ValueError, TypeError, OverflowError):
+        return False
+    return row.shape == shape and bool((abs(row) < 2**31).all())
+
+
+def _damaged(problem: str) -> CheckpointError:
+    return CheckpointError(
+        f"the checkpoint's state of self-play has another format ({problem}): choose another "
+        "checkpoint, or start a new run"
+    )
 
 
 def _steps_of(name: str) -> int:

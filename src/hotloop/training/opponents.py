@@ -11,7 +11,7 @@ import numpy as np
 from hotloop.base.importing import describe_exception, import_object
 from hotloop.envs import ActionSpec, ObsSpec, Spaces
 from hotloop.envs.turns import Turn
-from hotloop.errors import CheckpointError, EnvironmentFailure
+from hotloop.errors import CheckpointError, EnvironmentFailure, UntrustedError
 from hotloop.policies import ActingPolicy, Network, PolicySnapshot
 from hotloop.runs import RunDirectory
 
@@ -109,8 +109,14 @@ class PolicyPlayer:
         return list(self._policy.sample(obs, rng, None, mask))
 
 
-def make_player(name: str, spaces: Spaces, *, is_trusted: bool = False) -> Player:
+def make_player(name: str, spaces: Spaces, *, is_trusted: bool | None = None) -> Player:
     """Return the opponent of a name: `random`, `module:function` or a run directory.
+
+    Args:
+        name: the name.
+        spaces: the spaces of the game.
+        is_trusted: whether to import code that an opponent's run names. None: never, in a training,
+            which has no option for it.
 
     Raises:
         ConfigError, UnknownNameError: there is no such function or run.
@@ -122,7 +128,17 @@ def make_player(name: str, spaces: Spaces, *, is_trusted: bool = False) -> Playe
     if ":" in name and not Path(name).exists():
         function = import_object(name, kind="opponent", example="my_players:careful")
         return ScriptedPlayer(function, name, spaces.action_spec)
-    network, snapshot, _ = RunDirectory.open(name).load_policy(is_trusted=is_trusted)
+    try:
+        network, snapshot, _ = RunDirectory.open(name).load_policy(is_trusted=bool(is_trusted))
+    except UntrustedError as error:
+        if is_trusted is not None:
+            raise
+        finding, _, _ = str(error).rpartition(": ")  # the advice is an option of other commands
+        raise UntrustedError(
+            f"{finding}: a training imports no code of another run; if you trust its author, call "
+            f"hotloop.load('{name}', trust=True) in a function of yours, and pass that "
+            "`module:function` as the opponent"
+        ) from error
     check_opponent(name, network, spaces)
     return PolicyPlayer(network, snapshot)
 
@@ -151,10 +167,10 @@ class FixedOpponent:
         name: see `make_player`.
         seed: seed of its actions. Those of a game depend on nothing else, so that each evaluation
             and a film play the same games.
-        is_trusted: whether to import code that the opponent's run names.
+        is_trusted: see `make_player`.
     """
 
-    def __init__(self, name: str, seed: int, *, is_trusted: bool = False) -> None:
+    def __init__(self, name: str, seed: int, *, is_trusted: bool | None = None) -> None:
         self._name, self._seed, self._is_trusted = name, seed, is_trusted
         self._player: Player | None = None
         self._rngs: dict[int, np.random.Generator] = {}

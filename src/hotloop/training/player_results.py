@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from hotloop.ops.ratings import Evidence, elo_ratings, forget_player
 from hotloop.types import Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredResults:
+    """Schema of `PlayerResults.state`."""
+
+    pairs: list[tuple[str, str, float, float]]
+    known: list[str]
+    precision: list[list[float]]
+    shift: list[float]
 
 
 class PlayerResults:
@@ -77,13 +88,31 @@ class PlayerResults:
             "shift": self._evidence.shift.tolist(),
         }
 
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Continue from the state of a checkpoint."""
-        self._pairs = {(a, b): [games, score] for a, b, games, score in state["pairs"]}
-        self._known = list(state["known"])
-        count = len(self._known)
-        precision = np.array(state["precision"], np.float64).reshape(count, count)
-        self._evidence = Evidence(precision, np.array(state["shift"], np.float64))
+    def load(self, stored: StoredResults, opponents: Collection[str], learner: str) -> None:
+        """Continue from the state of a checkpoint.
+
+        Args:
+            stored: the state.
+            opponents: names of all opponents.
+            learner: name of the learning policy, which has games as well.
+
+        Raises:
+            ValueError: it has other players, or impossible numbers.
+        """
+        players = {*opponents, learner}
+        for player, opponent, games, score in stored.pairs:
+            if not (player in players and opponent in opponents and 0 <= score <= games < 2**53):
+                raise ValueError("`results.pairs` has other players, or impossible scores")
+        count = len(stored.known)
+        precision, shift = np.array(stored.precision, np.float64), np.array(stored.shift)
+        is_known = players.issuperset(stored.known) and len(set(stored.known)) == count
+        if not is_known or precision.size != count**2 or shift.shape != (count,):
+            raise ValueError("`results.precision` and `shift` must have a row for each of `known`")
+        if not (np.isfinite(precision).all() and np.isfinite(shift).all()):
+            raise ValueError("`results.precision` and `shift` must be finite")
+        self._pairs = {(a, b): [games, score] for a, b, games, score in stored.pairs}
+        self._known = stored.known
+        self._evidence = Evidence(precision.reshape(count, count), shift.astype(np.float64))
 
     def _matrices(self, players: Sequence[str]) -> tuple[Array, Array]:
         """Return the games and the scores of each pair, (K, K)."""

@@ -64,9 +64,8 @@ class SelfPlay(Callback):
         path, checkpoints = run.directory.path / POOL, run.directory.checkpoints
         self._pool = OpponentPool(config, config.seed, path, checkpoints)
         if run.checkpoint is not None:
-            state = run.checkpoint.position.callbacks[type(self).__name__]
-            self._pool.load(state)
-            self._metrics = dict(state["metrics"])
+            state = run.checkpoint.position.callbacks.get(type(self).__name__)
+            self._metrics = self._pool.load(state)
         self._envs = make_turn_games(spec, config.total_envs, self._pool)
         return InlineEnvironments([self._envs])
 

@@ -304,12 +304,7 @@ def _open_folder(
         return create_directory(algorithm, config, env)
     folder = RunDirectory.open(resume_from)
     folder.check_signature()
-    if not policy_runs(folder.path):
-        whole = folder.path.resolve().parent
-        advice = f"resume {whole.parent}" if whole.name == POLICIES else "start a new training"
-        raise RunDirectoryError(
-            f"several policies are resumed with the directory of all, got {resume_from}: {advice}"
-        )
+    check_whole(folder.path)
     check_changes(config, folder)
     if continues_elsewhere(config, folder):
         raise ConfigError(
@@ -320,6 +315,21 @@ def _open_folder(
         raise finished_error(folder.path, steps, config)
     folder.lock()
     return folder
+
+
+def check_whole(path: Path) -> None:
+    """Check that a directory is that of all policies, not of one of them.
+
+    Raises:
+        RunDirectoryError: it has no policies.
+    """
+    if policy_runs(path):
+        return
+    parent = path.resolve().parent
+    advice = f"resume {parent.parent}" if parent.name == POLICIES else "start a new training"
+    raise RunDirectoryError(
+        f"several policies are resumed with the directory of all, got {path}: {advice}"
+    )
 
 
 def finished_steps(folder: RunDirectory, config: OnPolicyOptions) -> int | None:
