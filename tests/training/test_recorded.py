@@ -1,6 +1,7 @@
 """Data sets of Minari: batches with a share of recorded steps, bad data, and recording."""
 
 import json
+import os
 import sys
 from types import SimpleNamespace
 
@@ -177,6 +178,40 @@ def test_damaged_episodes(tmp_path, change, message):
     with pytest.raises(
         ConfigError, match=f"the data set '{NAME}' can't be used .*{message}|{message}"
     ):
+        train_toy(tmp_path)
+
+
+def refer(kind):
+    """Put a reference to another file, or something else, in the place of the rewards."""
+    path = datasets_path() / NAME / "data" / "main_data.hdf5"
+    if kind == "a pipe":
+        path.unlink()
+        os.mkfifo(path)
+        return
+    other = path.with_name("other.bin")
+    other.write_bytes(bytes(240))
+    with h5py.File(path.with_name("other.hdf5"), "w") as file:
+        file["rewards"] = np.zeros(30)
+    with h5py.File(path, "r+") as file:
+        episode = file["episode_1"]
+        del episode["rewards"]
+        if kind == "an external link":
+            episode["rewards"] = h5py.ExternalLink("other.hdf5", "/rewards")
+        elif kind == "external bytes":
+            episode.create_dataset("rewards", (30,), np.float64, external=[(other, 0, 240)])
+        else:
+            layout = h5py.VirtualLayout((30,), np.float64)
+            layout[:] = h5py.VirtualSource("other.hdf5", "rewards", (30,))
+            episode.create_virtual_dataset("rewards", layout)
+
+
+@pytest.mark.parametrize(
+    "kind", ["a pipe", "an external link", "external bytes", "a virtual data set"]
+)
+def test_data_sets_refer_to_no_other_file(tmp_path, kind):
+    write_dataset(NAME, random_episodes((2,), (2,)), TOY.observation_space, TOY.action_space)
+    refer(kind)
+    with pytest.raises(ConfigError, match=r"is no regular file|refers to another place"):
         train_toy(tmp_path)
 
 

@@ -1,7 +1,7 @@
 """Recorded transitions: data sets of Minari, alone or mixed with a run's own transitions.
 
 A data set is data from outside. hotloop reads arrays and the JSON of spaces. It never makes the
-environment that a data set names, which could run code.
+environment that a data set names, which could run code, and opens no other file that it refers to.
 """
 
 from __future__ import annotations
@@ -255,11 +255,41 @@ def open_dataset(name: str) -> Any:
         if missing:  # Minari would make the environment that the data set names
             raise ValueError(f"its metadata.json lacks `{missing[0]}`")
         with requires_extra(f"the data set '{name}' needs a library", "minari"):
+            _check_files(path)
             return MinariStorage.read(path)
     except HotloopError:
         raise
     except Exception as error:  # files may have any content
         raise _damaged(name, error) from error
+
+
+def _check_files(folder: Path) -> None:
+    """Check that a data set has regular files only, and that none refers to another one.
+
+    Raises:
+        ValueError: it has others.
+    """
+    for path in folder.rglob("*"):
+        if not (path.is_file() or path.is_dir()):
+            raise ValueError(f"{path.name} is no regular file")
+    for path in folder.glob("*.hdf5"):
+        import h5py
+
+        with h5py.File(path, "r") as file:
+            pending: list[Any] = [file]
+            visited: set[Any] = set()
+            while pending:
+                group = pending.pop()
+                if group in visited:
+                    raise ValueError(f"{path.name} has a group in two places")
+                visited.add(group)
+                for key in group:
+                    is_link = not isinstance(group.get(key, getlink=True), h5py.HardLink)
+                    item = None if is_link else group[key]
+                    if isinstance(item, h5py.Group):
+                        pending.append(item)
+                    elif not isinstance(item, h5py.Dataset) or item.external or item.is_virtual:
+                        raise ValueError(f"'{key}' in {path.name} refers to another place")
 
 
 def datasets_path() -> Path:
