@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from hotloop.base.processes import descendants
-from hotloop.base.redaction import redacted
+from hotloop.base.redaction import redacted, redacted_options, secret_variable, without_secrets
 from hotloop.profiler.collect import sampler
 from tests.runs.test_directory import create
 
@@ -45,6 +45,30 @@ def test_other_arguments_stay_as_they_are():
     ]
     arguments += ["lr=1e-3", "https://host/path", "user@host", "--hidden-sizes", "64", "64"]
     assert redacted(arguments) == arguments
+
+
+def test_secrets_in_messages_are_masked(monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", SECRET)
+    message = f"https://me:pw@host refused {SECRET} for `env_id`: token expired"
+    expected = "https://me:***@host refused *** for `env_id`: token expired"
+    assert without_secrets(message) == expected
+    assert secret_variable(f"x{SECRET}") == "HF_TOKEN"
+    assert secret_variable("x") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("PASSWORD_STORE_DIR", "/home/me/runs"), ("TOKEN_TYPE", "personal"), ("API_KEY", "short")],
+)
+def test_variables_that_hold_no_secret_stay(monkeypatch, name, value):
+    monkeypatch.setenv(name, value)
+    assert without_secrets(f"in {value}") == f"in {value}"
+
+
+def test_secrets_of_options_are_masked():
+    options = {"env_kwargs": {"api_key": SECRET, "size": 3, 5: "x", "max_tokens": 4}}
+    masked = {"env_kwargs": {"api_key": "***", "size": 3, 5: "x", "max_tokens": 4}}
+    assert redacted_options(options) == masked
 
 
 def test_no_secret_of_a_command_line_is_stored(monkeypatch, tmp_path):

@@ -1,4 +1,4 @@
-"""Removal of secrets from command lines and options before they are stored or printed."""
+"""Removal of secrets from command lines, options and messages before they are stored or printed."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ _ASSIGNMENT = re.compile(rf"""({_NAME}["']?\s*[=:]\s*["']?)([^\s"',}}&]+)""", re
 # The same without the colon, which separates a module from its class in options.
 _EQUATION = re.compile(_ASSIGNMENT.pattern.replace("[=:]", "="), re.IGNORECASE)
 _URL_PASSWORD = re.compile(r"(://[^/\s:@]*:)[^/\s@]+@")
+# Variables named like secrets that hold none, such as PASSWORD_STORE_DIR.
+_NO_SECRET_NAME = re.compile(r".*_(dir|file|home|host|mode|path|type|uri|url)", re.IGNORECASE)
 # Shorter values of variables are words that texts may contain anyway.
 _MIN_LENGTH = 8
 
@@ -50,7 +52,7 @@ def redacted_options(options: Mapping[str, Any]) -> dict[str, Any]:
             return _MASK if is_secret else _masked(value, secrets, _EQUATION)
         if isinstance(value, Mapping):
             return {
-                key: mask(item, is_secret or _SECRET_NAME.fullmatch(key) is not None)
+                key: mask(item, is_secret or _SECRET_NAME.fullmatch(str(key)) is not None)
                 for key, item in value.items()
             }
         return [mask(item, is_secret) for item in value] if isinstance(value, list) else value
@@ -58,14 +60,32 @@ def redacted_options(options: Mapping[str, Any]) -> dict[str, Any]:
     return mask(options, False)
 
 
-def _environment_secrets() -> list[str]:
-    """Return the values of environment variables that are named like secrets, longest first."""
-    values = (
-        value
+def without_secrets(text: str) -> str:
+    """Return a message with a mask in place of passwords in URLs and of secret variables' values.
+
+    These are environment variables of this process that are named like secrets.
+    """
+    for secret in _environment_secrets():
+        text = text.replace(secret, _MASK)
+    return _URL_PASSWORD.sub(lambda match: f"{match[1]}{_MASK}@", text)
+
+
+def secret_variable(text: str) -> str | None:
+    """Return the name of a secret environment variable whose value the text contains, or None."""
+    secrets = _environment_secrets()
+    return next((name for secret, name in secrets.items() if secret in text), None)
+
+
+def _environment_secrets() -> dict[str, str]:
+    """Return value → name of environment variables that are named like secrets, longest first."""
+    secrets = {
+        value: name
         for name, value in os.environ.items()
-        if len(value) >= _MIN_LENGTH and _SECRET_NAME.fullmatch(name)
-    )
-    return sorted(values, key=len, reverse=True)
+        if len(value) >= _MIN_LENGTH
+        and _SECRET_NAME.fullmatch(name)
+        and not _NO_SECRET_NAME.fullmatch(name)
+    }
+    return dict(sorted(secrets.items(), key=lambda item: -len(item[0])))
 
 
 def _masked(text: str, secrets: Iterable[str], assignment: re.Pattern[str]) -> str:

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Literal, TextIO, cast
 
+from hotloop.base.redaction import without_secrets
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -151,7 +153,7 @@ def short_warnings() -> Iterator[None]:
         text = " ".join(_COLORS.sub("", str(message)).split())
         if not filename.startswith(package_dir):
             text += f" ({os.path.basename(filename)}:{lineno})"
-        print(f"hotloop: warning: {text}", file=file or sys.stderr)
+        print(f"hotloop: warning: {without_secrets(text)}", file=file or sys.stderr)
 
     original = warnings.showwarning
     warnings.showwarning = show
@@ -207,5 +209,5 @@ def _hold_descriptors() -> None:
 
 
 def notify(message: str) -> None:
-    """Print a line on standard error."""
-    print(f"hotloop: {message}", file=sys.stderr)
+    """Print a line on standard error, without secrets that an error of a library may repeat."""
+    print(f"hotloop: {without_secrets(message)}", file=sys.stderr)

@@ -24,6 +24,7 @@ from hotloop.base.importing import (
     script_object_error,
 )
 from hotloop.base.memory import require_memory
+from hotloop.base.redaction import redacted_options
 from hotloop.envs import atari, doom
 from hotloop.envs.checks import describe_value
 from hotloop.envs.closing import close_all
@@ -406,7 +407,7 @@ def _register_late(name: str) -> None:
 
 def construct(env_id: str, factory: Callable[..., Any], kwargs: Mapping[str, Any]) -> Any:
     gymnasium = import_gymnasium()
-    kwargs_text = f" with env_kwargs {dict(kwargs)}" if kwargs else ""
+    kwargs_text = f" with env_kwargs {redacted_options(kwargs)}" if kwargs else ""
     try:
         instance = factory(**kwargs)
     except HotloopError:
@@ -472,5 +473,5 @@ def _make_envpool(spec: EnvSpec, num_envs: int) -> Any:
         )
     except Exception as error:
         kind = ConfigError if kwargs else EnvironmentFailure
-        kwargs_text = f" with env_kwargs {dict(kwargs)}" if kwargs else ""
+        kwargs_text = f" with env_kwargs {redacted_options(kwargs)}" if kwargs else ""
         raise kind(f"{env}: making it{kwargs_text} raised {describe_exception(error)}") from error

@@ -19,12 +19,14 @@ from typing import Any, NamedTuple, TypeVar
 from hotloop.base import documents
 from hotloop.base.files import make_directory
 from hotloop.base.processes import boot_id, is_running, process_start
+from hotloop.base.redaction import without_secrets
 from hotloop.base.results_file import ResultsFile, checksum
 from hotloop.base.streams import printable
 from hotloop.base.version import __version__
 from hotloop.errors import ConfigError, HotloopError
 from hotloop.experiments.plan import Plan
 from hotloop.runs import trust
+from hotloop.runs.file_schemas import check_secrets
 
 # The last column of each row is a checksum of the others.
 _TABLES = """
@@ -169,6 +171,7 @@ class Results(ResultsFile):
 
     @plan.setter
     def plan(self, plan: Plan) -> None:
+        check_secrets(plan.config | {"ray_runtime_env": plan.ray_runtime_env})
         content = asdict(plan)
         content["signature"] = trust.signature(content)
         with self._transaction():
@@ -309,7 +312,7 @@ class Results(ResultsFile):
             None if x is None or math.isnan(x) else float(x) for x in (run.score, run.seconds)
         )
         # Bytes of paths that are no UTF-8 can't be stored.
-        directory, reason = printable(run.directory), printable(run.reason)
+        directory, reason = printable(run.directory), without_secrets(printable(run.reason))
         self._store(
             "runs",
             *(run.trial, run.seed, run.steps, run.purpose, claim.version, run.state, claim.owner),

@@ -33,6 +33,7 @@ import numpy as np
 
 from hotloop.base.cache import SHARING
 from hotloop.base.importing import long_imports
+from hotloop.base.redaction import without_secrets
 from hotloop.base.signals import ignore_job_warnings, start_thread
 from hotloop.base.statistics import interquartile_mean
 from hotloop.errors import HotloopError, NonFiniteError
@@ -257,7 +258,8 @@ def failure_reason(error: BaseException) -> str:
         return f"out of memory: {error}"
     if isinstance(error, HotloopError):
         return str(error)
-    traceback.print_exception(error)  # to the log
+    text = "".join(traceback.format_exception(error))
+    print(without_secrets(text), file=sys.stderr, end="")  # to the log
     return f"{type(error).__name__}: {error}"
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from hotloop.base.redaction import redacted_options
 from hotloop.base.statistics import (
     interquartile_mean,
     probability_of_improvement,
@@ -409,7 +410,8 @@ def _differing_options(sides: Sequence[RunSide], common: Sequence[str]) -> dict[
         for content in side.runs.values():
             if content["env_id"] not in common:
                 continue
-            options = {k: v for k, v in content["config"].items() if k not in _RUN_OPTIONS}
+            config = redacted_options(content["config"])
+            options = {k: v for k, v in config.items() if k not in _RUN_OPTIONS}
             versions = {f"version of {k}": v for k, v in content["versions"].items()}
             parts = {"algorithm": content["algorithm"], "network": content["network"]}
             for name, value in {**parts, **options, **versions}.items():

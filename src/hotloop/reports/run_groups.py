@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from hotloop.base.redaction import redacted_options
 from hotloop.base.statistics import bootstrap_interval, interquartile_mean
 from hotloop.errors import ConfigError, RunDirectoryError, nearest
 from hotloop.runs.directory import RunDirectory
@@ -251,7 +252,8 @@ def _read_run(
     run = RunDirectory.open(path)
     content, lines = run.config, run.metrics()
     ignored = (set(content["may_change"]) - _ALWAYS_COMPARED) | _NEVER_COMPARED
-    options = {k: v for k, v in content["config"].items() if k not in ignored}
+    config = redacted_options(content["config"])
+    options = {k: v for k, v in config.items() if k not in ignored}
     options["network"] = content["network"]
     ends = _iteration_ends(lines, x_axis)
     infos = info_names(lines)

@@ -14,6 +14,7 @@ from urllib.parse import quote
 from hotloop.base.durations import duration
 from hotloop.base.files import read_regular
 from hotloop.base.html_page import Page, Section, data_uri, escaped, figure_list
+from hotloop.base.redaction import redacted_options
 from hotloop.base.statistics import running_mean
 from hotloop.base.svg_charts import ChartData, ChartSeries, chart
 from hotloop.profiler.render.findings import Findings
@@ -277,8 +278,8 @@ def _grid(panels: list[str]) -> str:
 
 def _configuration(content: Mapping[str, Any]) -> str:
     """Return a table of options. Those that differ from the defaults are first and marked."""
-    config, known = content["config"], "defaults" in content
-    defaults = content.get("defaults", {})
+    config, known = redacted_options(content["config"]), "defaults" in content
+    defaults = redacted_options(content.get("defaults", {}))
     differ = [name for name in config if name in defaults]
     rows = [
         (f"<b>{escaped(name)}</b>", f"<b>{_value(config[name])}</b>", _value(defaults[name]))

@@ -13,6 +13,7 @@ from typing import Any
 from hotloop.base import documents
 from hotloop.base.files import read_regular
 from hotloop.base.line_checksums import LineChecksums
+from hotloop.base.redaction import redacted_options, secret_variable
 from hotloop.base.streams import printable
 from hotloop.errors import ConfigError, RunDirectoryError
 
@@ -149,9 +150,10 @@ def storable_config(content: Mapping[str, Any]) -> dict[str, Any]:
     No reader opens the run's own path or runs the command. Other options must be UTF-8.
 
     Raises:
-        ConfigError: another option has such a text.
+        ConfigError: another option has such a text, or one contains a secret.
     """
     config = dict(content["config"])
+    check_secrets(config)
     for name in ("run_dir", "runs_dir"):
         if isinstance(config.get(name), str):
             config[name] = printable(config[name])
@@ -162,6 +164,31 @@ def storable_config(content: Mapping[str, Any]) -> dict[str, Any]:
             raise ConfigError(f"`{name}` must have a text in UTF-8, got {text}: rename it")
     command = [printable(text) for text in content["command"]]
     return {**content, "config": config, "command": command}
+
+
+def check_secrets(options: Mapping[str, Any]) -> None:
+    """Check that options which a file will store contain no secret of the environment.
+
+    Secrets under other names are stored, such as arguments of environments: a resumed run needs
+    them.
+
+    Raises:
+        ConfigError: an option contains the value of a variable such as WANDB_API_KEY, or sets such
+            a variable for processes on Ray.
+    """
+    for name, value in options.items():
+        variable = secret_variable(json.dumps(value, ensure_ascii=False))
+        if variable is not None:
+            raise ConfigError(
+                f"`{name}` must contain no secrets, since the run stores it, but it contains the "
+                f"value of {variable}: let your code read that variable instead"
+            )
+    runtime_env = {"ray_runtime_env": options.get("ray_runtime_env")}
+    if redacted_options(runtime_env) != runtime_env:
+        raise ConfigError(
+            "`ray_runtime_env` must contain no secrets, since the run stores it: set such "
+            "variables where you start Ray's nodes instead"
+        )
 
 
 def _are_numbers(values: list[Any], *, or_null: bool = False) -> bool:

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
 from hotloop.base import documents
+from hotloop.base.redaction import redacted, redacted_options, without_secrets
 from hotloop.base.signals import blocked_signals
 from hotloop.errors import ConfigError, RunDirectoryError, requires_extra
 from hotloop.runs import trust
@@ -239,21 +240,22 @@ class _WandB:
         settings: dict[str, Any] = {"console": "off", "silent": True}
         if "finish_timeout" in wandb.Settings.model_fields:  # older versions wait forever
             settings["finish_timeout"] = _UPLOAD_S
+        options: dict[str, Any] = {
+            "dir": str(run.path),
+            "project": stored.get("project") or os.environ.get("WANDB_PROJECT") or "hotloop",
+            "entity": stored.get("entity") or None,
+            "name": run.path.resolve().name,
+            "id": stored.get("id") or secrets.token_hex(4),
+            "resume": "allow" if stored else None,
+            "config": _hyperparameters(run),
+            "allow_val_change": True,
+            "reinit": "create_new",  # keep a run that the user has open
+        }
         try:
-            with blocked_signals():  # `setup` starts threads, unlike the slow `init`
-                wandb.setup()
-            self._run = init(
-                dir=str(run.path),
-                project=stored.get("project") or os.environ.get("WANDB_PROJECT") or "hotloop",
-                entity=stored.get("entity") or None,
-                name=run.path.resolve().name,
-                id=stored.get("id") or secrets.token_hex(4),
-                resume="allow" if stored else None,
-                config=_hyperparameters(run),
-                allow_val_change=True,
-                reinit="create_new",  # keep a run that the user has open
-                settings=wandb.Settings(**settings),
-            )
+            with _redacted_command():
+                with blocked_signals():  # `setup` starts threads, unlike the slow `init`
+                    wandb.setup()
+                self._run = init(**options, settings=wandb.Settings(**settings))
         except Exception as error:
             raise ConfigError(
                 f"W&B can't be started ({_reason(error)}): run `wandb login`, check the network, "
@@ -430,9 +432,10 @@ def _find(name: str) -> Callable[[RunDirectory, bool], Tracker]:
 
 
 def _hyperparameters(run: RunDirectory) -> dict[str, Any]:
+    """Return the options of a run for trackers, which may show them to others: without secrets."""
     content = run.config
     names = ("algorithm", "env_id", "network")
-    return {**content["config"], **{name: content[name] for name in names}}
+    return redacted_options({**content["config"], **{name: content[name] for name in names}})
 
 
 def _read_identity(run: RunDirectory, name: str) -> dict[str, Any]:
@@ -455,8 +458,19 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _reason(error: Exception) -> str:
-    """Return the first line of an error's message."""
-    return str(error).strip().split("\n")[0]
+    """Return the first line of an error's message, without secrets such as a server's password."""
+    return without_secrets(str(error).strip().split("\n")[0])
+
+
+@contextlib.contextmanager
+def _redacted_command() -> Iterator[None]:
+    """Remove secrets from the command line, which W&B stores."""
+    arguments = sys.argv
+    sys.argv = redacted(arguments)
+    try:
+        yield
+    finally:
+        sys.argv = arguments
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hotloop.base.importing import check_not_imported
+from hotloop.base.redaction import without_secrets
 from hotloop.base.signals import delayed_interrupt, immediate_interrupt
 from hotloop.envs import EnvSpec
 from hotloop.errors import NonFiniteError, RunDirectoryError
@@ -206,8 +207,8 @@ def _write_status(
     """Write how the run ended. A failure is ignored, since it would hide the cause of the end."""
     ended_at = time.strftime("%Y-%m-%dT%H:%M:%S%z")
     with contextlib.suppress(RunDirectoryError):
-        content = vars(RunStatus(status=status, reason=reason, ended_at=ended_at))
-        run.write_json(STATUS_FILE, content)
+        status_file = RunStatus(status=status, reason=without_secrets(reason), ended_at=ended_at)
+        run.write_json(STATUS_FILE, vars(status_file))
 
 
 def _close_failed(run: OpenedRun, error: BaseException, *, is_assembled: bool) -> None:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hotloop.base.importing import describe_exception, import_module_of
+from hotloop.base.redaction import redacted_options
 from hotloop.envs.checks import describe_value
 from hotloop.envs.device.protocol import DeviceVectorEnv
 from hotloop.envs.device.specs import missing_library
@@ -83,7 +84,7 @@ def make_device_vec(
     kwargs = dict(spec.env_kwargs)
     name = spec.env if isinstance(spec.env, str) else spec.name.rpartition(":")[2]
     factory = _find_factory(spec)
-    kwargs_text = f" with env_kwargs {kwargs}" if kwargs else ""
+    kwargs_text = f" with env_kwargs {redacted_options(kwargs)}" if kwargs else ""
     try:
         envs = factory(num_envs=num_envs, device=device, **kwargs)
     except HotloopError:
