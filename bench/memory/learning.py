@@ -126,6 +126,8 @@ def _scale_tasks() -> Iterator[tuple[str, MemoryTask]]:
         ("ppo-pendulum", PENDULUM, "AnglesOfPendulum", 100_000, ""),
         ("ppo-recall", "recall of a sign after 8 steps", "Recall", 20_000, ""),
         ("appo-cartpole", CARTPOLE, "positions_of_cartpole", 100_000, lag),
+        ("appo-pendulum", PENDULUM, "AnglesOfPendulum", 100_000, lag),
+        ("appo-recall", "recall of a sign after 8 steps", "Recall", 20_000, lag),
     ):
         algorithm = name.partition("-")[0]
         for way, value in (("defaults", ""), ("raw", " --normalize-value False")):
