@@ -85,7 +85,7 @@ def _read_checkpoint(folder: Path) -> Any:
     return repr(state), _bits(snapshot.params), _bits(checkpoint.arrays())
 
 
-def _seal_json(path: Path, rng: random.Random) -> None:
+def seal_json(path: Path, rng: random.Random) -> None:
     text = damage.change_json(path.read_text(), rng)
     try:
         value = json.loads(text)
@@ -107,7 +107,7 @@ def _seal_lines(path: Path, rng: random.Random) -> None:
     path.write_text("\n".join(lines) + "\n")
 
 
-def _seal_arrays(path: Path, rng: random.Random) -> None:
+def seal_arrays(path: Path, rng: random.Random) -> None:
     """Rename, remove or change an array of a checkpoint."""
     from safetensors.numpy import load_file, save_file
 
@@ -241,7 +241,7 @@ def _read_toml(folder: Path) -> Any:
     return repr(find("ppo").config(**options))
 
 
-def _change_toml(path: Path, rng: random.Random) -> None:
+def change_toml(path: Path, rng: random.Random) -> None:
     lines = path.read_text().splitlines()
     values = [x.replace("null", '"none"').replace(":", "=") for x in damage.VALUES]
     values += ["inf", "-nan", "1979-05-27", "{}", "{a={a={}}}", "[" * 3000 + "]" * 3000]
@@ -326,35 +326,35 @@ def make_profile(folder: Path) -> None:
     session_file.save(session, folder / "saved" / "session.npz")
 
 
-def _change_json_file(path: Path, rng: random.Random) -> None:
+def change_json_file(path: Path, rng: random.Random) -> None:
     path.write_text(damage.change_json(path.read_text(), rng))
 
 
 # Name → (artefact of `make`, reader).
 READERS: dict[str, tuple[str, Reader]] = {
-    "config.json": ("run", Reader("config.json", _read_config, _change_json_file, False)),
+    "config.json": ("run", Reader("config.json", _read_config, change_json_file, False)),
     "metrics.jsonl": ("run", Reader("metrics.jsonl", _read_metrics, _seal_lines)),
-    "state.json": ("run", Reader("checkpoints/last/state.json", _read_checkpoint, _seal_json)),
+    "state.json": ("run", Reader("checkpoints/last/state.json", _read_checkpoint, seal_json)),
     "policy.safetensors": (
         "run",
-        Reader("checkpoints/last/policy.safetensors", _read_checkpoint, _seal_arrays),
+        Reader("checkpoints/last/policy.safetensors", _read_checkpoint, seal_arrays),
     ),
     "learner.safetensors": (
         "run",
-        Reader("checkpoints/last/learner.safetensors", _read_checkpoint, _seal_arrays),
+        Reader("checkpoints/last/learner.safetensors", _read_checkpoint, seal_arrays),
     ),
-    "cores.json": ("run", Reader("cores.json", _read_profile, _seal_json)),
+    "cores.json": ("run", Reader("cores.json", _read_profile, seal_json)),
     "replay.zip": ("replay", Reader("replay.zip", _read_replay, _seal_replay)),
     "bandit.npz": ("bandit", Reader("result.npz", _read_bandit, _seal_npz("about"))),
     "sweep.sqlite": ("sweep", Reader("sweep.sqlite", _read_sweep)),
-    "config.toml": ("toml", Reader("config.toml", _read_toml, _change_toml, False)),
+    "config.toml": ("toml", Reader("config.toml", _read_toml, change_toml, False)),
     "recording.hlt": ("timing", Reader("*.hlt", _read_recording, _change_recording)),
-    "profile.json": ("profile", Reader("profile.json", _read_profile, _seal_json)),
+    "profile.json": ("profile", Reader("profile.json", _read_profile, seal_json)),
     "samples.jsonl": ("profile", Reader("timing/*.samples.jsonl", _read_profile, _seal_lines)),
-    "gpu.json": ("profile", Reader("timing/*.gpu.json", _read_profile, _change_json_file, False)),
+    "gpu.json": ("profile", Reader("timing/*.gpu.json", _read_profile, change_json_file, False)),
     "kineto.json": (
         "profile",
-        Reader("timing/*.kineto.json", _read_profile, _change_json_file, False),
+        Reader("timing/*.kineto.json", _read_profile, change_json_file, False),
     ),
     "session.npz": (
         "saved",

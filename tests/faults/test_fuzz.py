@@ -8,6 +8,7 @@ import importlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -17,15 +18,17 @@ from pathlib import Path
 
 import pytest
 
+import hotloop
 from hotloop.errors import HotloopError
 from hotloop.timing import RecordingError
-from tests.faults import canary, readers
+from tests.faults import canary, profile_readers, readers, run_readers
 from tests.faults.damage import BYTES, INSTEAD, damage
 from tests.faults.forks import ProcessResult
 from tests.faults.trials import KINDS, SEED, Failed, check_error_message, check_success, scale
 
 faults = pytest.mark.faults
 _READ_S = 20  # for one file, on a busy machine
+READERS = readers.READERS | run_readers.READERS | profile_readers.READERS
 FILES = {
     "config.json": "config.json",
     "metrics.jsonl": "metrics.jsonl",
@@ -177,8 +180,12 @@ def _make_artefact(name, get, reference, tmp_path_factory):
         return get("made profile") / "saved"
     if name == "profile":
         return get("made profile") / "profile"
+    if name == "workers run":
+        return reference("workers")
     folder = tmp_path_factory.mktemp("artefact")
-    make = getattr(readers, f"make_{name.removeprefix('made ')}")
+    make = run_readers.maker(name, reference)
+    for module in (profile_readers, readers):
+        make = make or getattr(module, f"make_{name.removeprefix('made ')}", None)
     make(folder)
     return folder
 
@@ -244,7 +251,7 @@ def _read_damaged(reader, source, folder, intact, seed):
 
 
 def _fuzz_reader(artefacts, tally, tmp_path, name, seeds):
-    artefact, reader = readers.READERS[name]
+    artefact, reader = READERS[name]
     source = artefacts(artefact)
     intact = reader.read(source)  # which imports what reading needs
     assert intact is not None
@@ -261,7 +268,7 @@ def _fuzz_reader(artefacts, tally, tmp_path, name, seeds):
 
 @faults
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("name", list(readers.READERS))
+@pytest.mark.parametrize("name", list(READERS))
 def test_damaged_files_of_every_kind(artefacts, tally, tmp_path, name):
     _fuzz_reader(artefacts, tally, tmp_path, name, range(1000, 1000 + scale(1000)))
 
@@ -273,3 +280,63 @@ def test_the_canary_notices_code():
             importlib.import_module(canary.STRANGER)
     assert any(event.startswith("subprocess.Popen") for event in events)
     assert any(canary.STRANGER in event for event in events)
+
+
+# Modules that read files from outside → their readers, or why there is none.
+_OTHER_PROFILERS = ["austin.mojo", "austin.txt", "py-spy.txt", "speedscope.json", "torch.json.gz"]
+_OPENERS = "it opens files for the other modules"
+_BYTES = "it copies or hashes bytes of any kind"
+READ_BY = {
+    "bandits/parsing.py": ["rewards.npy", "rewards.csv"],
+    "bandits/results.py": ["bandit.npz"],
+    "base/documents.py": _OPENERS,
+    "base/files.py": _OPENERS,
+    "base/results_file.py": ["sweep.sqlite"],
+    "cli/search_space.py": ["space.toml"],
+    "profiler/collect/samples.py": ["samples.jsonl"],
+    "profiler/render/lines.py": ["source.py"],
+    "profiler/session/kineto.py": ["gpu.json", "kineto.json"],
+    "profiler/session/other_profilers/__init__.py": [*_OTHER_PROFILERS, "cprofile", "gecko"],
+    "profiler/session/reading.py": ["profile.json"],
+    "profiler/session/run_facts.py": ["cores.json"],
+    "profiler/session/saving.py": ["session.npz"],
+    "profiler/session/syntax.py": ["source.py"],
+    "profiler/what_if/places.py": ["source.py"],
+    "profiler/what_if/result.py": ["what-if.json"],
+    "replay/saving.py": ["replay.zip"],
+    "reports/bottleneck.py": ["cores.json"],
+    "reports/run_page.py": _BYTES,
+    "reports/self_play.py": ["self_play.json"],
+    "reports/training_summary.py": ["cores.json"],
+    "reports/workers.py": ["accounting.json"],
+    "runs/checkpoints.py": ["state.json", "policy.safetensors", "learner.safetensors"],
+    "runs/directory.py": ["config.json"],
+    "runs/file_schemas.py": ["metrics.jsonl"],
+    "runs/hub.py": ["listing of a repository", "published config.json"],
+    "runs/module_digests.py": _BYTES,
+    "runs/notebook.py": _BYTES,
+    "runs/run_status.py": ["status.json"],
+    "runs/tracker_files.py": ["events of TensorBoard", "records of W&B"],
+    "runs/tracking.py": ["mlflow.json"],
+    "timing/clocks.py": ["clocks.json"],
+    "timing/reader.py": ["recording.hlt"],
+    "training/opponent_pool.py": ["self-play, state.json", "self-play, snapshot"],
+    "training/options/option_files.py": ["config.toml"],
+    "training/recorded.py": ["data set", "metadata of a data set"],
+    "training/several_policies.py": ["policies, config.json", "policies, state.json"],
+}
+_READS = re.compile(
+    r"(read_regular|open_regular|documents\.read|sqlite3\.connect|hf_hub_download)\("
+)
+
+
+def test_every_module_that_reads_files_has_a_reader_here():
+    root = Path(hotloop.__file__).parent
+    modules = {
+        str(path.relative_to(root))
+        for path in root.rglob("*.py")
+        if _READS.search(path.read_text(encoding="utf-8"))
+    }
+    assert modules <= READ_BY.keys()
+    named = {name for names in READ_BY.values() if isinstance(names, list) for name in names}
+    assert named <= READERS.keys()

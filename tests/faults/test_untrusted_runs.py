@@ -130,6 +130,7 @@ _FILES = (
     *(".lock", ".config.tmp.json", ".metrics.tmp.jsonl", "metrics.jsonl", "config.json"),
     *("cores.json", ".cores.tmp.json", "status.json", ".status.tmp.json"),
     *("accounting.json", ".accounting.tmp.json", "learning_curve.png", ".learning_curve.tmp.png"),
+    *("self_play.json", "mlflow.json"),
     *(
         "curves.png",
         ".curves.tmp.png",
@@ -144,7 +145,7 @@ _FILES = (
     ),
 )
 _FOLDERS = (
-    *("checkpoints", "timing", "videos", "export", "tensorboard", "wandb"),
+    *("checkpoints", "timing", "videos", "export", "tensorboard", "wandb", "policies", "pool"),
     *("checkpoints/last", "checkpoints/best", "checkpoints/.step-000000001792.tmp"),
     *("checkpoints/step-000000001792", "checkpoints/step-000000001536"),
 )

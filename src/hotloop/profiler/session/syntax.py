@@ -59,7 +59,7 @@ def source_lines(file: str) -> list[str]:
         return []
     try:
         return split_lines(read_regular(Path(file)))
-    except OSError:
+    except (OSError, ValueError):  # the name of a file may have a NUL
         return []
 
 

@@ -125,7 +125,7 @@ def source_points(file: str) -> SourcePoints:
     """Return the points of a source file, none if it cannot be read."""
     try:
         return insert_points(ast.parse(read_regular(Path(file))), file)
-    except (OSError, ValueError, SyntaxError, RecursionError):
+    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
         return SourcePoints()
 
 
