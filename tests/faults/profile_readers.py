@@ -46,8 +46,8 @@ def make_recordings(folder: Path) -> None:
 
 def _read_recording(name: str) -> Callable[[Path], Any]:
     def read(folder: Path) -> Any:
-        (path,) = (folder / name).iterdir()
-        session = read_session(path)
+        file = {"cprofile": "profile.prof", "gecko": "gecko.json"}.get(name, name)
+        session = read_session(folder / name / file)
         html.render(session)
         return text.render(session)
 

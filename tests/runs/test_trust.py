@@ -49,6 +49,7 @@ FOREIGN = [
     ({"network": "cosine:1"}, "`network` 'cosine:1'"),
     ({"critic_network": "linear:1"}, "`critic_network` 'linear:1'"),
     ({"critics": [{"x": "my_nets:Critic"}]}, "`critics` 'my_nets:Critic'"),
+    ({"policies": "my_games:policy_of"}, "`policies` 'my_games:policy_of'"),
 ]
 KNOWN = [
     {},
@@ -70,7 +71,7 @@ def test_an_untrusted_run_imports_nothing(tmp_path, monkeypatch, run, message):
         found.check_trusted(is_trusted=False)
     assert message in str(caught.value)
     found.check_trusted(is_trusted=True)
-    is_of_environment = message.startswith("`env")
+    is_of_environment = message.startswith(("`env", "`policies`"))
     if is_of_environment:
         with pytest.raises(UntrustedError):
             found.check_trusted(is_trusted=False, only_environment=True)

@@ -84,7 +84,7 @@ def _load_matrix(path: Path) -> Any:
         if not matrix.size:
             raise ValueError("it contains no numbers")
         return matrix
-    except (OSError, EOFError, ValueError) as error:
+    except Exception as error:  # NumPy's reader of headers raises those of a parser, too
         reason = getattr(error, "strerror", None) or str(error).split("\n")[0]
         raise ConfigError(
             f"`rewards` must be a .npy or .csv file of numbers, one row per step; {path}: {reason}"

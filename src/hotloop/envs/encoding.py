@@ -11,7 +11,7 @@ import numpy as np
 
 from hotloop.base.stacks import num_stacked_frames
 from hotloop.envs.checks import describe_range, describe_value
-from hotloop.envs.spaces import Encoding, ObsField, ObsSpec
+from hotloop.envs.spaces import FLOAT_BYTES, Encoding, ObsField, ObsSpec
 from hotloop.errors import EnvironmentFailure, NonFiniteStep, ShapeError, SpaceError
 from hotloop.types import Array
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 MASK_KEY = "action_mask"
 """Key of action masks in `info` and in dict observations, see `hotloop.envs.masks`."""
 
-_FLOAT_BYTES = 4
 
 Write = Callable[[Any, Array], None]
 """Writes an observation into an array (*shape), or a batch of them into (B, *shape)."""
@@ -218,13 +217,13 @@ def _composite_spec(parts: Mapping[Any, Any], *, is_tuple: bool) -> ObsSpec:
     for part in fields:
         is_bytes = part.is_image
         if is_packed and not is_bytes:
-            start += -start % _FLOAT_BYTES
-        size = part.stop * (_FLOAT_BYTES if is_packed and not is_bytes else 1)
+            start += -start % FLOAT_BYTES
+        size = part.stop * (FLOAT_BYTES if is_packed and not is_bytes else 1)
         dtype = "uint8" if is_bytes else "float32"
         layout.append(dataclasses.replace(part, start=start, stop=start + size, dtype=dtype))
         start += size
     if is_packed:
-        start += -start % _FLOAT_BYTES  # aligns all rows of a batch
+        start += -start % FLOAT_BYTES  # aligns all rows of a batch
     dtype = "uint8" if is_packed else "float32"
     return ObsSpec(shape=(start,), dtype=dtype, layout=tuple(layout), is_tuple=is_tuple)
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args, get_type_hints
 
 import numpy as np
 
@@ -21,6 +21,7 @@ Encoding = Literal["box", "one_hot", "binary"]
 
 _MIN_IMAGE_SIDE = 8  # pixels
 _BYTE_RANGE = (0.0, 255.0)
+FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,10 +166,20 @@ class ObsSpec:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> ObsSpec:
-        """Return the spec from the values of `to_json`."""
+        """Return the spec from the values of `to_json`. Raise ValueError if they do not fit."""
         parts = [{"dtype": values["dtype"], **part} for part in values["layout"]]
         layout = tuple(map(ObsField.from_json, parts))
-        return cls(**{**_fields_from_json(cls, values), "layout": layout})
+        spec = cls(**{**_fields_from_json(cls, values), "layout": layout})
+        end, gaps, sizes = 0, [math.prod(spec.shape) - layout[-1].stop], [True]
+        for part in layout:
+            width = FLOAT_BYTES if spec.is_packed and part.dtype != "uint8" else 1
+            sizes.append(part.stop - part.start == width * math.prod(part.shape))
+            gaps.append(part.start - end)
+            end = part.stop
+        most = FLOAT_BYTES if spec.is_packed else 1  # floats among bytes are aligned
+        if len(layout) > 1 and not (all(sizes) and all(0 <= gap < most for gap in gaps)):
+            raise ValueError(f"the parts of observations do not fit into {spec.shape}")
+        return spec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -408,8 +419,24 @@ def _fields_to_json(spec: Any) -> dict[str, Any]:
 
 
 def _fields_from_json(kind: Any, values: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a kind of spec. Fields that only other versions store are left out."""
-    names = {field.name for field in fields(kind)}
-    return {
-        name: tuple(x) if isinstance(x, list) else x for name, x in values.items() if name in names
-    }
+    """Return the fields of a kind of spec. Fields that only other versions store are left out.
+
+    Raises:
+        ValueError: a field has another type.
+    """
+    hints = get_type_hints(kind)
+    checked: dict[str, Any] = {}
+    for name, value in values.items():
+        if name not in hints:
+            continue
+        hint = hints[name]
+        is_valid = True
+        if hint in (int, bool, str):
+            is_valid = type(value) is hint
+        elif tuple[int, ...] in (hint, *get_args(hint)):
+            is_valid = isinstance(value, list | tuple) and all(type(x) is int for x in value)
+            is_valid |= value is None and hint != tuple[int, ...]
+        if not is_valid:
+            raise ValueError(f"`{name}` must be {hint}, got {value!r:.80}")
+        checked[name] = tuple(value) if isinstance(value, list) else value
+    return checked

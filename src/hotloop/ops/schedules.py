@@ -24,7 +24,7 @@ from itertools import pairwise
 from typing import Any
 
 from hotloop.base.importing import import_object, name_of
-from hotloop.errors import ConfigError, nearest
+from hotloop.errors import ConfigError, nearest, shortened
 
 FORMS = (
     "expected a number (0.001) or a schedule: `linear:0.001,0` (from, to; `linear:1,0.05,0.5` "
@@ -303,7 +303,7 @@ def _parse(text: str) -> Schedule:
     if names_function(text):
         return function(text.strip())
     hint = "" if kind in _KINDS else nearest(kind, _KINDS)
-    raise ConfigError(f"{FORMS}, got '{text}'{hint}")
+    raise ConfigError(f"{FORMS}, got '{shortened(text)}'{hint}")
 
 
 def _check_finite(*numbers: float) -> None:

@@ -120,7 +120,7 @@ class ActingPolicy:
         If the arrays are those of the last snapshot, with new contents, this is a `refresh`.
 
         Raises:
-            CheckpointError: a parameter or the scale is missing or has another shape.
+            CheckpointError: a parameter or the scale is missing or has another shape or dtype.
         """
         if snapshot.params is self.snapshot.params and snapshot.obs_scale is self.obs_scale is None:
             self.refresh(snapshot.version)
@@ -129,11 +129,17 @@ class ActingPolicy:
 
     def _load(self, snapshot: PolicySnapshot) -> None:
         for name, shape in self.network.parameter_shapes().items():
-            got = snapshot.params[name].shape if name in snapshot.params else None
+            array = snapshot.params.get(name)
+            got = None if array is None else array.shape
             if got != shape:
                 raise CheckpointError(
                     f"the policy's parameter `{name}` must have shape {shape}, got {got}: these "
                     "parameters belong to another environment or another network"
+                )
+            if array is not None and array.dtype.kind != "f":
+                raise CheckpointError(
+                    f"the policy's parameter `{name}` must have floats, got {array.dtype}: choose "
+                    "another checkpoint"
                 )
         scale, obs_shape = snapshot.obs_scale, self.network.obs_spec.shape
         if scale is not None and scale.mean.shape != obs_shape:

@@ -137,8 +137,8 @@ def files_to_load(address: HubAddress, sizes: Mapping[str, int | None]) -> list[
         limits = [limit for pattern, limit in _LOADED.items() if re.fullmatch(pattern, name)]
         if not limits:
             continue
-        if size is None or size > limits[0]:
-            size_text = "unknown size" if size is None else f"{size:,} bytes"
+        if not isinstance(size, int) or size > limits[0]:
+            size_text = f"{size:,} bytes" if isinstance(size, int) else "unknown size"
             raise HubError(
                 f"{finding} with {size_text}, and hotloop downloads at most {limits[0]:,}: if you "
                 f"expect that size, run `hf download {address.repo} --local-dir DIR` and load DIR"

@@ -350,7 +350,9 @@ def network_difference(network: Network, checkpoint: Checkpoint) -> tuple[str, A
         stored_value = checkpoint.network.get(part)
         if part in specs and stored_value is not None:
             # A run of an older version lacks fields that do not matter here.
-            is_equal = specs[part].from_json(stored_value) == getattr(network, part)
+            is_equal = False
+            with contextlib.suppress(ValueError, TypeError, LookupError, AttributeError):
+                is_equal = specs[part].from_json(stored_value) == getattr(network, part)
         else:
             is_equal = value == stored_value
         if not is_equal:
