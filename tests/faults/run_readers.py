@@ -168,7 +168,7 @@ def _read_self_play(folder: Path) -> Any:
     if config is None:
         return None
     position = CheckpointState.from_json(run.checkpoints.load().state)
-    pool = OpponentPool(config, 0, run.path / "pool")
+    pool = OpponentPool(config, 0, run.path / "pool", run.checkpoints)
     pool.network, _, _ = run.load_policy()
     pool.load(position.callbacks.get("SelfPlay"))
     pool.attach(pool.network)

@@ -170,16 +170,20 @@ class ObsSpec:
         parts = [{"dtype": values["dtype"], **part} for part in values["layout"]]
         layout = tuple(map(ObsField.from_json, parts))
         spec = cls(**{**_fields_from_json(cls, values), "layout": layout})
-        end, gaps, sizes = 0, [math.prod(spec.shape) - layout[-1].stop], [True]
-        for part in layout:
-            width = FLOAT_BYTES if spec.is_packed and part.dtype != "uint8" else 1
-            sizes.append(part.stop - part.start == width * math.prod(part.shape))
-            gaps.append(part.start - end)
-            end = part.stop
-        most = FLOAT_BYTES if spec.is_packed else 1  # floats among bytes are aligned
-        if len(layout) > 1 and not (all(sizes) and all(0 <= gap < most for gap in gaps)):
+        if len(layout) > 1 and not spec._fits():
             raise ValueError(f"the parts of observations do not fit into {spec.shape}")
         return spec
+
+    def _fits(self) -> bool:
+        """Return whether the parts follow each other in the vector. Floats in bytes are aligned."""
+        end, most = 0, FLOAT_BYTES if self.is_packed else 1
+        for part in self.layout:
+            width = FLOAT_BYTES if self.is_packed and part.dtype != "uint8" else 1
+            size = part.stop - part.start
+            if size != width * math.prod(part.shape) or not 0 <= part.start - end < most:
+                return False
+            end = part.stop
+        return 0 <= math.prod(self.shape) - end < most
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,6 @@ from hotloop.runs.checkpoints import Checkpoints
 from hotloop.training.opponents import Player, PolicyPlayer, RandomPlayer, make_player
 from hotloop.training.options import SelfPlayOptions
 from hotloop.training.player_results import PlayerResults, StoredResults
-from hotloop.training.resume import network_difference
 from hotloop.types import Array
 
 LEARNER = "learner"
@@ -303,15 +302,8 @@ class OpponentPool:
     def _player(self, name: str) -> Player:
         if name not in self._players:  # the run was resumed
             assert self.network is not None
-            checkpoint = self._files.load(name)
-            difference = network_difference(self.network, checkpoint)
-            if difference is not None:
-                part, stored_value, value = difference
-                raise CheckpointError(
-                    f"{checkpoint.path}: the snapshot's {part} is {stored_value}, the run's is "
-                    f"{value}: start a new run"
-                )
-            self._players[name] = PolicyPlayer(self.network, checkpoint.snapshot)
+            snapshot = self._files.load(name).snapshot
+            self._players[name] = PolicyPlayer(self.network, snapshot)
         return self._players[name]
 
 

@@ -182,9 +182,9 @@ def evaluate(
 
 
 def make_opposed(
-    spec: EnvSpec, num_envs: int, opponent: str | None, *, is_trusted: bool = False
+    spec: EnvSpec, num_envs: int, opponent: str | None, *, is_trusted: bool | None = None
 ) -> TurnGames:
-    """Return games against an opponent, `random` by default; see `evaluate`."""
+    """Return games against an opponent, `random` by default; see `evaluate` and `make_player`."""
     from hotloop.envs.game_factory import make_turn_games
     from hotloop.training.opponents import RANDOM, FixedOpponent
 
