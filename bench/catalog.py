@@ -21,6 +21,7 @@ from bench.runs import report
 from bench.self_play import learning as self_play
 from bench.third_party import tables as third_party
 from bench.train import (
+    agents,
     asynchronous,
     discrete,
     lanes,
@@ -245,6 +246,13 @@ BENCHES: dict[str, Bench] = {
         "bench.train.games",
         "PPO with one policy for the agents of MPE's simple_spread; needs mpe2",
         "15 min",
+    ),
+    "agents": Bench(
+        "bench.train.agents",
+        "collecting with one policy for the agents of a game, beside single environments",
+        "1 min",
+        runs=("",),
+        tables=(Table("docs/pettingzoo.md", "agents table", agents.agents_table),),
     ),
     "discrete": Bench(
         "bench.train.discrete",

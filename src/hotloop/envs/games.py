@@ -83,7 +83,7 @@ class GameStep(NamedTuple):
     terminations: Mapping[Any, Any]
     truncations: Mapping[Any, Any]
     infos: Mapping[Any, Any]
-    remaining: Sequence[Any]
+    remaining: set[Any]
     leaving: set[Any]
     is_over: bool
 
@@ -122,11 +122,11 @@ class Games:
     def __init__(self, games: Sequence[Any], spec: EnvSpec, *, env_id: str) -> None:
         self.games = list(games)
         self.agents: tuple[Any, ...] = tuple(games[0].possible_agents)
-        self.chosen: list[dict[Any, Any]] = [{} for _ in games]
+        self.chosen: list[dict[Any, Any]] = [dict.fromkeys(self.agents) for _ in games]
         self.views: list[GameView] = []
         self.policies: dict[Any, str] = {}
         self.on_change: Callable[[], None] = lambda: None
-        self._known = set(self.agents)
+        self._known, self._everyone = set(self.agents), list(self.agents)
         self._spec, self._env_id = spec, env_id
         self._episode, self._lengths = [-1] * len(games), [0] * len(games)
 
@@ -172,7 +172,7 @@ class Games:
         except ValueError as error:
             kind = getattr(error, "failure_class", EnvironmentFailure)
             raise self._failure(game, str(error), at_reset=True, kind=kind) from None
-        observations = self._as_dict(game, observations, "observations", at_reset=True)
+        self._check_dict(game, observations, "observations", at_reset=True)
         self._check_agents(game, observations, at_reset=True)
         if not observations:
             problem = (
@@ -186,39 +186,40 @@ class Games:
     def _step(self, game: int) -> GameStep:
         env, chosen = self.games[game], self.chosen[game]
         self._lengths[game] += 1
-        self._check_agents(game, env.agents)
+        if env.agents == self._everyone:
+            actions = chosen.copy()
+        else:
+            self._check_agents(game, env.agents)
+            actions = {agent: chosen[agent] for agent in env.agents}
         try:
-            result = env.step({agent: chosen[agent] for agent in env.agents})
+            result = env.step(actions)
         except (Exception, SystemExit) as error:
             problem = f"`step` raised {describe_exception(error)}"
             raise self._failure(game, problem) from error
         try:
-            values = [
-                self._as_dict(game, value, name)
-                for value, name in zip(result, _RESULTS, strict=True)
-            ]
+            observations, rewards, terminations, truncations, infos = results = tuple(result)
         except (TypeError, ValueError):
             raise self._failure(game, describe_bad_step(result)) from None
-        observations, rewards, terminations, truncations, infos = values
+        if list(map(type, results)) != _DICTS:
+            for name, values in zip(_RESULTS, results, strict=True):
+                self._check_dict(game, values, name)
         self._check_agents(game, observations)
-        remaining = list(env.agents)
-        leaving = {
-            agent
-            for agent in remaining
-            if _is_true(terminations.get(agent)) or _is_true(truncations.get(agent))
-        }
+        remaining = self._known if env.agents == self._everyone else set(env.agents)
+        leaving: set[Any] = set()
+        if _has_flags(terminations) or _has_flags(truncations):
+            leaving = {
+                agent
+                for agent in remaining
+                if _is_true(terminations.get(agent)) or _is_true(truncations.get(agent))
+            }
+        is_over = len(leaving) == len(remaining)
         return GameStep(
-            observations,
-            rewards,
-            terminations,
-            truncations,
-            infos,
-            remaining,
-            leaving,
-            is_over=len(leaving) == len(remaining),
+            observations, rewards, terminations, truncations, infos, remaining, leaving, is_over
         )
 
     def _check_agents(self, game: int, agents: Any, *, at_reset: bool = False) -> None:
+        if self._known.issuperset(agents):
+            return
         for agent in agents:
             if agent not in self._known:
                 problem = (
@@ -227,16 +228,13 @@ class Games:
                 )
                 raise self._failure(game, problem, at_reset=at_reset)
 
-    def _as_dict(
-        self, game: int, values: Any, name: str, *, at_reset: bool = False
-    ) -> Mapping[Any, Any]:
-        if isinstance(values, Mapping):
-            return values
-        problem = (
-            f"the {name} must be a dictionary with agents as keys, got {describe_value(values)}: "
-            "see PettingZoo's parallel interface"
-        )
-        raise self._failure(game, problem, at_reset=at_reset)
+    def _check_dict(self, game: int, values: Any, name: str, *, at_reset: bool = False) -> None:
+        if not isinstance(values, Mapping):
+            problem = (
+                f"the {name} must be a dictionary with agents as keys, got "
+                f"{describe_value(values)}: see PettingZoo's parallel interface"
+            )
+            raise self._failure(game, problem, at_reset=at_reset)
 
     def _failure(
         self,
@@ -254,6 +252,15 @@ class Games:
 
 
 _RESULTS = ("observations", "rewards", "terminations", "truncations", "infos")
+_DICTS = [dict] * len(_RESULTS)
+
+
+def _has_flags(flags: Mapping[Any, Any]) -> bool:
+    """Return whether a flag is set, which is rare, or is an array."""
+    try:
+        return any(flags.values())
+    except ValueError:
+        return True
 
 
 def _is_true(flag: Any) -> bool:

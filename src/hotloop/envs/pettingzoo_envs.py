@@ -16,7 +16,9 @@ import numpy as np
 from hotloop.envs.action_decoder import ActionDecoder
 from hotloop.envs.attributes import call_each, set_each
 from hotloop.envs.checks import (
+    FLOAT32_MAX,
     as_flag,
+    as_reward,
     check_call,
     describe_bad_info,
     describe_non_finite,
@@ -83,6 +85,9 @@ class PettingZooEnvs(GymnasiumEnvs):
         self._totals = [EpisodeTotals() for _ in range(num_envs)]
         # The policy's next inputs. Those of dead agents are outdated.
         self._staged = np.zeros_like(self._step_buffers.obs)
+        self._staged_rows = list(self._staged)  # stored views take half the time of `staged[i]`
+        # The dtype of the last raw observation, which may differ from the declared one.
+        self._box_dtype = self._encoder.box_dtype
         self._staged_mask = np.ones_like(self._step_buffers.mask)
         self._is_alive = [False] * num_envs
         self._returns, self._lengths = [0.0] * num_envs, [0] * num_envs
@@ -132,8 +137,9 @@ class PettingZooEnvs(GymnasiumEnvs):
             self.others.act()
         self._num_steps += 1
         out.obs[...] = self._staged
-        out.mask[...] = self._staged_mask
         self.mask = out.mask
+        if self._masks is not None:
+            out.mask[...] = self._staged_mask
         return out
 
     def begin_game(
@@ -151,7 +157,9 @@ class PettingZooEnvs(GymnasiumEnvs):
         self._staged_mask[first : rows.stop] = True
         for agent, observation in observations.items():
             if agent in self._index:
-                self._begin_agent(first + self._index[agent], observation, infos.get(agent, {}))
+                self._begin_agent(
+                    first + self._index[agent], observation, infos.get(agent, _NOTHING)
+                )
         is_first = self._first_env + first == 0 and self._episode[0] == 0
         if is_first and self._spec.stream == "training":
             warn_of_coarse_numbers(self._env_id, self.obs_spec, self._staged[rows.start])
@@ -160,8 +168,9 @@ class PettingZooEnvs(GymnasiumEnvs):
         """See `GameView.write_steps`."""
         out = self._out
         out.reward.fill(0.0)
-        for flags in (out.terminated, out.truncated, out.valid):
-            flags.fill(False)
+        out.terminated.fill(False)
+        out.truncated.fill(False)
+        out.valid.fill(True)
         for game, step in enumerate(steps):
             self._write_step(game, step, out)
         if not has_finite_square(self._staged):
@@ -169,7 +178,8 @@ class PettingZooEnvs(GymnasiumEnvs):
                 if self._is_alive[i] or out.valid[i]:
                     self._check(i, self._encoder.check_range, raw, self._staged[i])
         out.next_obs[...] = self._staged
-        out.next_mask[...] = self._staged_mask
+        if self._masks is not None:
+            out.next_mask[...] = self._staged_mask
         for game, step in enumerate(steps):
             if step.is_over:
                 self._end_episodes(game)
@@ -242,49 +252,63 @@ class PettingZooEnvs(GymnasiumEnvs):
 
     def _write_step(self, game: int, step: GameStep, out: StepArrays) -> None:
         """Write the rows of a game except for observations."""
-        first = self._rows(game).start
+        agents, is_alive, rows = self._agents, self._is_alive, self._staged_rows
+        returns, lengths, raws, last_infos = self._returns, self._lengths, self._raws, self._infos
+        # Masks and encoded observations take the slow path, `_write`.
+        box_shape = None if self._masks is not None else self._encoder.box_shape
+        box_dtype, reward = self._box_dtype, out.reward
+        first = game * len(agents)
         self._game_lengths[game] += 1
         observations, rewards, terminations, truncations, infos, remaining, leaving, _ = step
+        was_alive = is_alive[first : first + len(agents)]
         # Write the transitions of the agents that were alive.
-        was_alive = self._is_alive[first : first + len(self._agents)]
-        for k, agent in enumerate(self._agents):
-            if not was_alive[k]:
+        for i, agent in enumerate(agents, first):
+            if not is_alive[i]:
+                out.valid[i] = False
                 continue
-            i = first + k
             try:
-                observation, reward = observations[agent], rewards[agent]
-                flags = terminations[agent], truncations[agent]
+                observation, value = observations[agent], rewards[agent]
+                is_terminated, is_truncated = terminations[agent], truncations[agent]
             except KeyError:
                 raise self._failure(i, _UNFLAGGED.format(agent)) from None
-            self._write_transition(i, observation, reward, flags, infos.get(agent, {}), out)
-            if self._is_alive[i] and agent not in remaining:
+            if type(value) is not float:
+                is_double = type(value) is np.float64
+                value = float(value) if is_double else self._check(i, as_reward, value)
+            if not -FLOAT32_MAX <= value <= FLOAT32_MAX:
+                self._check_reward(i, value)
+            reward[i] = value
+            returns[i] += value
+            lengths[i] += 1
+            # Flags are rarely set, and identity is the fastest test.
+            is_last = False
+            if is_terminated is not False or is_truncated is not False:
+                is_last = self._check(i, as_flag, is_terminated, "the termination")
+                is_cut = self._check(i, as_flag, is_truncated, "the truncation")
+                out.terminated[i], out.truncated[i] = is_last, is_cut
+                is_alive[i] = not (is_last or is_cut)
+            info = infos.get(agent, _NOTHING)
+            if (
+                type(observation) is np.ndarray
+                and observation.shape == box_shape
+                and observation.dtype is box_dtype
+                and type(info) is dict
+            ):
+                rows[i][...] = observation
+                raws[i], last_infos[i] = observation, info
+            else:
+                self._write(i, observation, info, is_last=is_last)
+                box_dtype = self._box_dtype
+            if agent not in remaining and is_alive[i]:
                 raise self._failure(i, _UNFLAGGED.format(agent))
+        if all(was_alive):
+            return
         # Begin the agents that appeared.
         for agent, observation in observations.items():
             k = self._index.get(agent)
             if k is None or was_alive[k]:
                 continue
             if agent in remaining and agent not in leaving:
-                self._begin_agent(first + k, observation, infos.get(agent, {}))
-
-    def _write_transition(
-        self,
-        i: int,
-        observation: Any,
-        reward: Any,
-        flags: tuple[Any, Any],
-        info: Any,
-        out: StepArrays,
-    ) -> None:
-        value = self._check_reward(i, reward)
-        is_terminated = self._check(i, as_flag, flags[0], "the termination")
-        is_truncated = self._check(i, as_flag, flags[1], "the truncation")
-        out.reward[i], out.valid[i] = value, True
-        out.terminated[i], out.truncated[i] = is_terminated, is_truncated
-        self._returns[i] += value
-        self._lengths[i] += 1
-        self._is_alive[i] = not (is_terminated or is_truncated)
-        self._write(i, observation, info, is_last=is_terminated)
+                self._begin_agent(first + k, observation, infos.get(agent, _NOTHING))
 
     def _end_episodes(self, game: int) -> None:
         """Store the episodes of the agents that took part in a game."""
@@ -306,6 +330,8 @@ class PettingZooEnvs(GymnasiumEnvs):
             raise self._failure(i, describe_bad_info(info), at_reset=at_reset)
         self._raws[i], self._infos[i] = observation, info
         self._check(i, self._encoder.write, observation, self._staged[i], at_reset=at_reset)
+        if isinstance(observation, np.ndarray):
+            self._box_dtype = observation.dtype
         if self._masks is not None:
             values = None, observation, info, self._staged_mask[i], is_last
             self._check(i, self._masks.write_from, *values, at_reset=at_reset)
@@ -319,6 +345,7 @@ class PettingZooEnvs(GymnasiumEnvs):
         return self._game_lengths[i // len(self._agents)] - 1
 
 
+_NOTHING: Mapping[str, Any] = {}
 _UNFLAGGED = (
     "`step` must return an observation, a reward and two flags for agent {!r}, which was alive: "
     "return them, and set a flag when it leaves"
