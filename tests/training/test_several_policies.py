@@ -134,6 +134,27 @@ def test_each_policy_has_a_run_of_its_own_and_games_are_stepped_once(tmp_path):
         hotloop.load(tmp_path / "run")
 
 
+def test_reports_name_each_policy_and_its_share_of_the_time(tmp_path, capsys):
+    options = ["--env-id", TEAMS, "--policies", "red,blue", "--num-envs", "6"]
+    options += ["--num-steps", "16", "--total-timesteps", "400", "--execution", "eager"]
+    assert main(["train", "ppo", *options, "--run-dir", str(tmp_path / "run")]) == 0
+    assert re.search(r"policy +share +acting .*\nred .*%.*\nblue .*%", capsys.readouterr().out)
+    page = tmp_path / "page.html"
+    assert main(["report", str(tmp_path / "run"), "--html", str(page)]) == 0
+    output = capsys.readouterr().out
+    assert "policy red: ppo on tests.toy_games:Teams" in output
+    assert re.search(r"\nred .*%.*\nblue .*%.*\nthe games, for all policies +[\d.]+%", output)
+    for name in ("red-returns", "blue-returns", "policies"):
+        assert f'<section id="{name}"' in page.read_text(encoding="utf-8")
+    assert main(["report", str(tmp_path / "run"), "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert [content["run"][name]["timesteps"] for name in ("red", "blue")] == [320, 160]
+    shares = content["profile"]["policies"]
+    assert shares["red"]["learning_ns"] > 0
+    assert shares["blue"]["acting_ns"] > 0
+    assert content["profile"]["steps"] == 480  # of agents, each once: six of them act 80 times
+
+
 def iterations(run):
     text = (run / "metrics.jsonl").read_text()
     return [json.loads(line)["iteration"] for line in text.splitlines()]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hotloop.base.text_tables import print_json
 from hotloop.cli import viewer_files
@@ -45,13 +45,16 @@ def run(args: list[str]) -> int:
     from hotloop.profiler.session.reading import read
     from hotloop.reports import learning_curves
     from hotloop.runs import RunDirectory
+    from hotloop.runs.policies import policy_runs
 
     # Read the run and the profile.
     directory = Path(options.directory)
-    results, run_error, profile_error = None, "", ""
+    results: dict[Path, LearningCurves] = {}
+    run_error = profile_error = ""
     if learning_curves.is_run(directory):
         try:
-            results = learning_curves.read(directory)
+            for path in policy_runs(directory) or [directory]:
+                results[path] = learning_curves.read(path)
             RunDirectory.open(directory).check_signature()
         except (RunDirectoryError, UntrustedError) as error:
             run_error = str(error)
@@ -61,13 +64,16 @@ def run(args: list[str]) -> int:
     except ProfileError as error:
         if run_error:
             raise RunDirectoryError(run_error) from error
-        if results is None or viewer_files.has_outputs(options):
+        if not results or viewer_files.has_outputs(options):
             raise
         profile_error = f"timing is unknown: {error}"
     # Print the results and the findings, and write the requested files.
     problems = [problem for problem in (run_error, profile_error) if problem]
     if options.json:
-        run_values = None if results is None else results.summary.to_json()
+        summaries = {path.name: curves.summary.to_json() for path, curves in results.items()}
+        run_values: Any = summaries
+        if len(summaries) < 2:
+            run_values = next(iter(summaries.values()), None)
         profile = None if findings is None else findings.to_json()
         print_json({"run": run_values, "profile": profile, "problems": problems})
     else:
@@ -76,7 +82,7 @@ def run(args: list[str]) -> int:
         from hotloop.reports.run_page import run_page
 
         page = Path(options.html)
-        run_page(results, directory, page, problems=problems, findings=findings).write(page)
+        run_page(results, page, problems=problems, findings=findings).write(page)
         print(f"wrote {options.html}", file=sys.stderr)
     if findings is not None:
         viewer_files.write_files(findings.session, options)
@@ -84,7 +90,7 @@ def run(args: list[str]) -> int:
 
 
 def _print_text(
-    results: LearningCurves | None,
+    results: Mapping[Path, LearningCurves],
     problems: Sequence[str],
     findings: Findings | None,
     directory: Path,
@@ -93,12 +99,13 @@ def _print_text(
     from hotloop.reports import bottleneck, learning_curves
     from hotloop.reports.workers import print_nodes
 
-    if results is not None:
-        print(learning_curves.summary_text(results), end="\n\n", flush=True)
+    for path, curves in results.items():
+        policy = f"policy {path.name}: " if len(results) > 1 else ""
+        print(policy + learning_curves.summary_text(curves), end="\n\n", flush=True)
     for problem in problems:
         print(problem, end="\n\n", flush=True)
     if findings is not None:
         text.print_findings(findings, file=sys.stdout)
-        if results is not None:
+        if results:
             bottleneck.print_bottleneck(directory)
             print_nodes(directory)

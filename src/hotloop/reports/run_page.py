@@ -71,8 +71,7 @@ _GROUPS = (
 
 
 def run_page(
-    curves: LearningCurves | None,
-    run: Path,
+    results: Mapping[Path, LearningCurves],
     page: Path,
     *,
     problems: Sequence[str],
@@ -81,30 +80,38 @@ def run_page(
     """Return the page of a run or a profile.
 
     Args:
-        curves: learning curves of the run, None if the directory is not a run or is damaged.
-        run: the directory.
+        results: learning curves of the run by directory, or of each of several policies. Empty if
+            the directory is not a run or is damaged.
         page: path of the page, for relative links to videos.
         problems: sentences about missing data.
         findings: the profile of the directory, None if there is none.
     """
     text = "".join(f'<p class="card">{escaped(problem)}</p>' for problem in problems)
     profile = None if findings is None else profile_page(findings)
-    if curves is None and not text:
+    if not results and not text:
         assert profile is not None
         return profile
-    title = "a damaged run"
-    if curves is not None:
+    title, figures = "a damaged run", list[tuple[str, str]]()
+    parts = [Section("problems", "Missing data", text)]
+    for run, curves in results.items():
         summary = curves.summary
         title = f"{summary.algorithm} on {summary.env_id}, seed {summary.seed}: {summary.status}"
+        run_sections = sections(curves, run, page)
+        if len(results) > 1:
+            title = f"{summary.algorithm} on {summary.env_id}: {len(results)} policies"
+            figures += [(f"{run.name}: {label}", text) for label, text in key_figures(curves)[3:]]
+            parts += [
+                part._replace(name=f"{run.name}-{part.name}", title=f"{run.name}: {part.title}")
+                for part in run_sections
+            ]
+        else:
+            figures, parts = key_figures(curves), parts + run_sections
     result = Page(
         kind="run",
         title=title,
         overview=title,
-        figures=key_figures(curves) if curves is not None else (),
-        sections=[
-            Section("problems", "Missing data", text),
-            *(sections(curves, run, page) if curves is not None else ()),
-        ],
+        figures=figures,
+        sections=parts,
         has_media=True,
     )
     if profile is None:

@@ -18,13 +18,14 @@ from hotloop.base.processes import process_age_s
 from hotloop.base.rounding import format_number
 from hotloop.base.sparkline import sparkline
 from hotloop.base.streams import notify
-from hotloop.base.text_tables import terminal_width
+from hotloop.base.text_tables import aligned, terminal_width
 from hotloop.errors import HotloopError
 from hotloop.reports.workers import print_workers
 from hotloop.runs import RunDirectory
 from hotloop.runs.episodes import episodes_from_metrics
 from hotloop.runs.learning_curve import learning_curve
 from hotloop.runs.policies import policy_runs
+from hotloop.timing.policy_shares import HEADINGS, share_rows
 
 
 class TrainingSummary:
@@ -107,7 +108,10 @@ def _print_timing(run_dir: Path, start: timing.Node | None) -> None:
         if cost is None:
             print("\nno timing: its file could not be written")
             continue
-        print(f"\n{timing.render(tree, max_width=terminal_width())}\n\nThe largest cost is {cost}.")
+        print(f"\n{timing.render(tree, max_width=terminal_width())}")
+        if rows := share_rows(tree):
+            print(f"\n{aligned([HEADINGS, *rows], num_texts=0, max_width=terminal_width())}")
+        print(f"\nThe largest cost is {cost}.")
         print(f"Recording this took {timing.cost_share(recording):.2%} of it.")
 
 

@@ -15,6 +15,8 @@ from hotloop.policies import ActingPolicy
 from hotloop.rollouts.collector import Collector, Slot
 from hotloop.rollouts.inline import InlineEnvironments, InlineRollout
 from hotloop.rollouts.protocol import CollectionOptions
+from hotloop.timing import span
+from hotloop.timing.policy_shares import policy_span
 from hotloop.types import Episode, Fragment
 
 
@@ -41,7 +43,7 @@ class JointGames:
     def rollout(self, name: str, policy: ActingPolicy, options: CollectionOptions) -> JointRollout:
         """Return the rollout of a policy, and let it act after that of the previous policy."""
         rollout = JointRollout(
-            self.views[name], policy, num_steps=options.num_steps, seed=options.seed
+            name, self.views[name], policy, num_steps=options.num_steps, seed=options.seed
         )
         self.policies[name], self._rollouts[name] = policy, rollout
         names = list(self.views)
@@ -71,20 +73,29 @@ class JointRollout(InlineRollout):
     """
 
     def __init__(
-        self, view: PettingZooEnvs, policy: ActingPolicy, *, num_steps: int, seed: int
+        self,
+        name: str,
+        view: PettingZooEnvs,
+        policy: ActingPolicy,
+        *,
+        num_steps: int,
+        seed: int,
     ) -> None:
         super().__init__(view, policy, num_steps=num_steps, seed=seed)
+        self._span = policy_span(name)
         self._view, self._num_collected = view, 0
         self._episodes: list[Episode] = []
 
     def reset(self) -> None:
         """See `Others.reset`."""
-        self._collectors[0].begin()
+        with span(self._span):
+            self._collectors[0].begin()
 
     def act(self) -> None:
         """See `Others.act`."""
         row = self._num_collected
-        self._collectors[0].collect(self._slots[0], row, row + 1)
+        with span(self._span):
+            self._collectors[0].collect(self._slots[0], row, row + 1)
         self._num_collected += 1
 
     def collect(self) -> list[Fragment]:

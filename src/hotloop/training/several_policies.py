@@ -31,6 +31,8 @@ from hotloop.rollouts import Environments
 from hotloop.rollouts.joint import JointGames
 from hotloop.runs import OnReport, Report, RunDirectory, RunResult
 from hotloop.runs.policies import POLICIES, policy_runs
+from hotloop.timing import span
+from hotloop.timing.policy_shares import policy_span
 from hotloop.training.algorithm import Algorithm
 from hotloop.training.assignment import assign
 from hotloop.training.checkpoint_state import CompletedIteration
@@ -218,20 +220,22 @@ def _drive(runs: Mapping[str, Run[RunResult]]) -> dict[str, RunResult]:
     waiting: list[str] = []  # runs that the current round has not advanced yet
     try:
         while active:
-            requests: list[UpdateRequest] = []
+            requests: list[tuple[str, UpdateRequest]] = []
             waiting = list(active)
             with delayed_interrupt():
                 while waiting:
                     name = waiting.pop(0)
                     try:
-                        requests.append(next(active[name]))
+                        with span(policy_span(name)):
+                            requests.append((name, next(active[name])))
                     except BaseException as error:
                         del active[name]
                         if not isinstance(error, StopIteration):
                             raise
                         results[name] = error.value
-            for request in requests:
-                run_updates(request)
+            for name, request in requests:
+                with span(policy_span(name)):
+                    run_updates(request)
     except BaseException as error:  # one run's failure, or a signal, ends all
         for name, run in active.items():
             with contextlib.suppress(BaseException):

@@ -22,6 +22,7 @@ from hotloop.profiler.session.stages import StageTimes, stage_times
 from hotloop.profiler.session.sums import ranked, sums
 from hotloop.profiler.session.throughput import Throughput, throughput
 from hotloop.profiler.what_if.result import WhatIf, read_result
+from hotloop.timing.policy_shares import policy_shares
 
 # Minimum share of CPU time, and maximum number, of reported threads other than the main one.
 _THREAD_SHARE, _MAX_THREADS = 0.05, 3
@@ -51,8 +52,9 @@ class Findings:
         return f'<iframe width="100%" height="800" style="border: 0" srcdoc="{page}"></iframe>'
 
     def to_json(self) -> dict[str, Any]:
-        """Return duration, speed, stages of the main thread, and diagnoses as JSON values."""
+        """Return duration, speed, stages of the main thread, policies and diagnoses as JSON."""
         session, steps, stages = self.session, self.throughput, self.stages(self.session.main)
+        shares = policy_shares(session.main.tree)
         return {
             "command": list(session.command),
             "wall_s": (session.end_ns - session.start_ns) / 1e9,
@@ -60,6 +62,7 @@ class Findings:
             "steps": None if steps is None else steps.total,
             "steps_per_s": None if steps is None else steps.mean,
             "stages": {stage: stages.share(stage) for stage in stages.by_stage},
+            "policies": {name: vars(share) for name, share in shares.items()},
             "diagnoses": [
                 vars(x) | {"places": [place._asdict() for place in x.places]}
                 for x in self.diagnoses

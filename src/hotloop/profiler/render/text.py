@@ -18,7 +18,7 @@ from hotloop.profiler.render.findings import Findings
 from hotloop.profiler.render.lines import SourceFiles, ThreadCosts
 from hotloop.profiler.session import ProfiledProcess, Session
 from hotloop.profiler.session.stages import STAGES, CodeLine, StageTimes, TimeSum
-from hotloop.timing import Node
+from hotloop.timing import Node, policy_shares
 from hotloop.timing.table import duration
 
 # Nodes with a smaller share of their component's time are not printed.
@@ -270,6 +270,8 @@ def _parts(findings: Findings) -> list[_Table | _Lines]:
         parts.append(_Table(merged_rows(workers)))
     if findings.lockstep is not None:
         parts.append(_Lines(phrases.lockstep_sentences(findings.lockstep)))
+    if shares := policy_shares.share_rows(session.main.tree):
+        parts.append(_Table([policy_shares.HEADINGS, *shares]))
     stages = stage_rows(findings.stages(session.main))
     if stages:
         heading = (f"stages ({session.main.name} process)", "share", *_CPU_HEADINGS)

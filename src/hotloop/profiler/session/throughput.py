@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hotloop.profiler.session import STEP_SPANS, ProfiledProcess, Session
+from hotloop.timing.policy_shares import own_path
 
 MAX_BINS = 240
 
@@ -75,7 +76,8 @@ def step_factors(process: ProfiledProcess) -> dict[_Path, float]:
         if any(len(inner) > len(path) and inner[: len(path)] == path for inner in paths):
             continue
         # Next to or inside a vector environment, a step of an environment is a single step.
-        is_single = path[-1] == "env_step" and (has_vector or "env_step" in path[:-1])
+        is_nested = "env_step" in own_path(path)[:-1]
+        is_single = path[-1] == "env_step" and (has_vector or is_nested)
         factors[path] = 1.0 if is_single else num_envs
     return factors
 

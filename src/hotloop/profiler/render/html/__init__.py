@@ -23,6 +23,7 @@ from hotloop.profiler.session.lockstep import LockstepWaste
 from hotloop.profiler.session.memory import memory_growth
 from hotloop.profiler.session.stages import STAGES, StageTimes, TimeSum
 from hotloop.profiler.session.throughput import Throughput
+from hotloop.timing import policy_shares
 
 __all__ = ["profile_page", "render", "write"]
 
@@ -66,6 +67,7 @@ def profile_page(source: Session | Findings) -> Page:
             Section("flame", "Flame graph", _flame(session) if stacks else ""),
             Section("functions", "Functions", _functions(findings)),
             Section("stages", "Stages", _stages(session.main, findings.stages(session.main))),
+            Section("policies", "Policies", _policies(session.main)),
             Section("gpu", "GPU", _gpu(findings)),
             Section("timeline", "Timeline", _timeline(findings)),
             Section("memory", "Memory", _memory(session)),
@@ -279,6 +281,12 @@ def _functions(findings: Findings) -> str:
 
 def _stages(process: ProfiledProcess, stages: StageTimes) -> str:
     return tables.stage_table(process, stages) if stages.total.samples else ""
+
+
+def _policies(process: ProfiledProcess) -> str:
+    rows = [[escaped(cell) for cell in row] for row in policy_shares.share_rows(process.tree)]
+    caption = "Time of each policy, without that of others inside its steps"
+    return table(policy_shares.HEADINGS, rows, caption) if rows else ""
 
 
 def _gpu(findings: Findings) -> str:
