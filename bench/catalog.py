@@ -19,11 +19,13 @@ from bench.replay import tables as replay
 from bench.rollouts import tables as rollouts
 from bench.runs import report
 from bench.self_play import learning as self_play
+from bench.self_play import populations
 from bench.third_party import tables as third_party
 from bench.train import (
     agents,
     asynchronous,
     discrete,
+    games,
     lanes,
     limits,
     neighbours,
@@ -214,6 +216,15 @@ BENCHES: dict[str, Bench] = {
             Table(SELF_PLAY, "connect four", self_play.connect_four_table),
         ),
     ),
+    "populations": Bench(
+        "bench.self_play.populations",
+        "population-based training of two teams, beside the same members without exploits",
+        "15 min",
+        runs=("",),
+        tables=(
+            Table("docs/several-policies.md", "populations table", populations.populations_table),
+        ),
+    ),
     "scores": Bench(
         "bench.train.scores",
         "scores of all presets over ten seeds, beside published ones",
@@ -246,6 +257,7 @@ BENCHES: dict[str, Bench] = {
         "bench.train.games",
         "PPO with one policy for the agents of MPE's simple_spread; needs mpe2",
         "15 min",
+        tables=(Table("docs/pettingzoo.md", "games table", games.games_table),),
     ),
     "agents": Bench(
         "bench.train.agents",

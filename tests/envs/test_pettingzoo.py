@@ -12,6 +12,7 @@ from pettingzoo.utils.conversions import parallel_to_aec
 
 from hotloop.envs import EnvSpec, episode_seed, make_env, make_vec
 from hotloop.envs.pettingzoo_envs import PettingZooEnvs
+from hotloop.envs.protocol import obs_hash
 from hotloop.errors import (
     ConfigError,
     EnvironmentFailure,
@@ -19,6 +20,7 @@ from hotloop.errors import (
     SpaceError,
     UnknownNameError,
 )
+from hotloop.types import RunningEpisode
 from tests.reference.games import Step, play_games
 from tests.toy_games import Hiding, Matching
 
@@ -127,16 +129,48 @@ def test_masks_without_the_option_cause_a_warning():
         make_vec(EnvSpec(Hiding, {"has_masks": True}), 4).reset()
 
 
-def test_a_resumed_run_begins_new_games():
-    from hotloop.types import RunningEpisode
+def running_episodes(envs, step, actions):
+    """Return the running episodes of rows, of which `actions` has the actions so far."""
+    return [
+        RunningEpisode(
+            episode, np.array(actions)[len(actions) - length :, i], obs_hash(step.obs[i])
+        )
+        for i, (episode, length) in enumerate(envs.running_episodes())
+    ]
 
-    envs = make_vec(Hiding, 4)
-    running = [RunningEpisode(3, np.empty(0), "")] * 4
-    obs, restarted = envs.resume(running)
-    assert not envs.can_replay
-    assert restarted == [0, 1, 2, 3]
-    assert [episode for episode, _ in envs.running_episodes()] == [4] * 4
-    assert obs[:, 1].tolist() == [0.0] * 4
+
+def test_resumed_games_repeat_their_actions():
+    envs, actions = make_vec(Matching, 4), []
+    envs.reset()
+    for t in range(11):  # in the fourth step of the second games
+        actions.append((t + np.arange(4)) % 2)
+        step = envs.step(actions[-1])
+    resumed = make_vec(Matching, 4)
+    obs, restarted = resumed.resume(running_episodes(envs, step, actions))
+    assert restarted == []
+    np.testing.assert_array_equal(obs, step.obs)
+    assert resumed.running_episodes() == envs.running_episodes() == [(1, 3)] * 4
+    for t in range(6):
+        a, b = envs.step((t * np.arange(4)) % 2), resumed.step((t * np.arange(4)) % 2)
+        for name, value in a._asdict().items():
+            np.testing.assert_array_equal(value, getattr(b, name), name)
+    assert envs.pop_episodes()[4:] == resumed.pop_episodes()
+
+
+def test_a_game_that_differs_begins_the_next_one():
+    envs = make_vec(Hiding, 8)
+    envs.reset()
+    actions = [np.zeros(8, np.int64)] * 3
+    for action in actions:
+        step = envs.step(action)
+    running = running_episodes(envs, step, actions)
+    running[5] = running[5]._replace(obs_hash="another")
+    resumed = make_vec(Hiding, 8)
+    obs, restarted = resumed.resume(running)
+    assert restarted == [4, 5, 6, 7]
+    np.testing.assert_array_equal(obs[:4], step.obs[:4])
+    assert resumed.running_episodes() == [(0, 3)] * 4 + [(1, 0)] * 4
+    assert obs[4:, 1].tolist() == [0.0] * 4
 
 
 def test_a_module_and_environments_with_turns():

@@ -80,10 +80,22 @@ def test_killed_between_two_operations_on_files(forks, reference, operations, ta
     )
 
 
+def test_several_policies_killed_between_two_operations(
+    forks, reference, operations, tally, tmp_path
+):
+    """Try a few operations. All policies resume from the same iteration."""
+    undisturbed = reference("policies")
+    places = _choose_spread(scale(5), operations("policies"), make_rng("operations of policies"))
+    tally("a few kills of several policies between operations on files").run(
+        lambda n: _kill_at_operation(forks, tmp_path / str(n), "policies", undisturbed, n), places
+    )
+
+
 @faults
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    ("kind", "number"), [("plain", 40), ("evaluated", 30), ("replay", 20), ("self-play", 30)]
+    ("kind", "number"),
+    [("plain", 40), ("evaluated", 30), ("replay", 20), ("self-play", 30), ("policies", 40)],
 )
 def test_killed_at_an_operation(forks, reference, operations, tally, tmp_path, kind, number):
     undisturbed = reference(kind)

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from safetensors.numpy import load_file
 
-from hotloop.runs.policies import POOL, SELF_PLAY_FILE
+from hotloop.runs.policies import POLICIES, POOL, SELF_PLAY_FILE, policy_runs
 from tests.faults.forks import Forks, ProcessResult
 
 SEED = int(os.environ.get("HOTLOOP_FAULTS_SEED", "1"))
@@ -60,6 +60,12 @@ KINDS = {
     "workers": [
         *(*CARTPOLE, "--total-timesteps", "1024", "--checkpoint-interval", "128"),
         *("--workers", "2"),
+    ],
+    "policies": [
+        *("train", "ppo", "--env-id", "tests.toy_games:Teams", "--policies", "red,blue"),
+        *("--num-envs", "6", "--num-steps", "16", "--total-timesteps", "768", "--seed", "1"),
+        *("--checkpoint-interval", "96", "--hidden-sizes", "16", "--execution", "eager"),
+        *("--keep-checkpoints", "0"),
     ],
 }
 
@@ -179,9 +185,15 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
 def check_same_run(run: Path, reference: Path) -> None:
     """Check that two runs have bitwise the same last checkpoint and metrics.
 
+    With several policies, those of each policy are compared.
+
     Raises:
         Failed: They differ.
     """
+    for policy in policy_runs(reference):
+        check_same_run(run / POLICIES / policy.name, policy)
+    if policy_runs(reference):
+        return
     for name in ("policy", "learner"):
         actual, expected = (
             load_file(x / "checkpoints" / "last" / f"{name}.safetensors") for x in (run, reference)

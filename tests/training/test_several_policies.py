@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from typing import ClassVar
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 import hotloop
 from hotloop.algorithms import dqn, ppo
@@ -175,6 +177,71 @@ def test_an_interrupted_training_resumes_all_policies(tmp_path):
         train_policies(ppo.algorithm, options, resume_from=tmp_path / "run")
     with pytest.raises(RunDirectoryError, match=r"with the directory of all, got .*red: resume "):
         train_policies(ppo.algorithm, options, resume_from=runs[0])
+
+
+def last_arrays(run):
+    """Return all arrays of a run's last checkpoint as bytes, by name."""
+    files = [run / "checkpoints" / "last" / f"{name}.safetensors" for name in ("policy", "learner")]
+    return {name: x.tobytes() for file in files for name, x in load_file(file).items()}
+
+
+@pytest.mark.parametrize("memory", [None, "gru:4"])
+def test_a_resumed_training_ends_with_the_weights_of_an_undisturbed_one(tmp_path, memory):
+    options = {"memory": memory, "num_steps": 15, "num_minibatches": 1}  # cuts games in the middle
+    whole = config(tmp_path, run_dir=str(tmp_path / "whole"), **options)
+    train_policies(ppo.algorithm, whole)
+    cut = config(tmp_path, **options)
+    train_policies(ppo.algorithm, cut, on_report=lambda report: report.timesteps >= 180)
+    reports = []
+    train_policies(ppo.algorithm, cut, on_report=reports.append, resume_from=tmp_path / "run")
+    assert reports[0].resumed == "resumed at 120 steps"  # of the first policy; no game began again
+    for name in ("red", "blue"):
+        arrays = last_arrays(tmp_path / "run" / "policies" / name)
+        assert len(arrays) > 10
+        assert arrays == last_arrays(tmp_path / "whole" / "policies" / name)
+
+
+def test_a_training_killed_between_the_first_checkpoints_begins_again(tmp_path):
+    options = config(tmp_path)
+    runs = [tmp_path / "run" / "policies" / name for name in ("red", "blue")]
+    train_policies(ppo.algorithm, options, on_report=lambda report: report.timesteps >= 96)
+    shutil.rmtree(runs[1])
+    train_policies(ppo.algorithm, options, resume_from=tmp_path / "run")
+    assert [iterations(run) for run in runs] == [[1, 2, 3, 4, 5]] * 2
+
+
+def test_policies_have_options_of_their_own(tmp_path):
+    own = {"blue": {"learning_rate": "linear:0.01,0", "hidden_sizes": [4, 4]}}
+    options = config(tmp_path, policy_options=own, total_timesteps=192)
+    train_policies(ppo.algorithm, options, on_report=lambda report: report.timesteps >= 96)
+    assert main(["resume", str(tmp_path / "run")]) == 0
+    runs = [tmp_path / "run" / "policies" / name for name in ("red", "blue")]
+    stored = [json.loads((run / "config.json").read_text())["config"] for run in runs]
+    assert [x["learning_rate"] for x in stored] == ["linear:0.001,0", "linear:0.01,0"]
+    assert [x["hidden_sizes"] for x in stored] == [[8], [4, 4]]
+    assert [x["policy_options"] for x in stored] == [{}, {}]
+    assert [iterations(run) for run in runs] == [[1, 2]] * 2
+
+
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        ({"green": {}}, "must name policies, red, blue, got 'green'"),
+        ({"red": {"num_steps": 8}}, "of 'red' must be options that policies need not share, got"),
+        ({"red": {"seeed": 8}}, "got `seeed`: choose from hidden_sizes,"),
+        ({"red": 8}, "need not share, got 8"),
+        ({"red": {"learning_rate": -1.0}}, "`learning_rate` must be positive"),
+    ],
+)
+def test_wrong_options_of_a_policy_are_errors_before_anything_starts(tmp_path, own, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        train_policies(ppo.algorithm, config(tmp_path, policy_options=own))
+    assert not (tmp_path / "run").exists()
+
+
+def test_options_of_single_policies_need_several():
+    with pytest.raises(ConfigError, match="`policy_options` need several policies"):
+        ppo.Config(policy_options={"red": {}})
 
 
 def test_a_failing_game_leaves_all_policies_at_the_same_iteration(tmp_path, monkeypatch):

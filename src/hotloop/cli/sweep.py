@@ -11,6 +11,7 @@ from hotloop.base.importing import require_module
 from hotloop.base.signals import Interrupted, interrupt_once
 from hotloop.base.streams import notify
 from hotloop.cli import sweep_options
+from hotloop.cli.policy_population import run_population
 from hotloop.cli.search_space import base_config, split_spaces
 from hotloop.errors import ConfigError
 
@@ -42,8 +43,7 @@ examples:
   hotloop sweep ppo learning_rate=log:1e-5,1e-2 gae_lambda=0.9,0.95 --trials 50
   hotloop sweep sac --env-id Pendulum-v1 --space sac.toml --hours 8 --seeds 1-3
   hotloop sweep resume sweep.sqlite --trials 100
-  hotloop sweep report sweep.sqlite --test-seeds 101-110
-"""
+  hotloop sweep report sweep.sqlite --test-seeds 101-110"""
 
 
 def run(args: list[str]) -> int:
@@ -69,19 +69,19 @@ def run(args: list[str]) -> int:
 
 
 def _help(code: int) -> int:
-    options = sweep_options.parser().format_help().partition("options:\n")[2]
-    print(HELP.format(options=options), end="")
+    print(HELP.format(options=sweep_options.parser().format_help().partition("options:\n")[2]))
     return code
 
 
 def _start(name: str, options: argparse.Namespace, train_args: list[str]) -> int:
     from hotloop.algorithms import find
-    from hotloop.experiments import Results
-    from hotloop.experiments.launch import plan_sweep, sweep_path
+    from hotloop.experiments.launch import Results, plan_sweep, sweep_path
 
     algorithm, settings = find(name), sweep_options.plan_settings(options)
     texts, args = split_spaces(train_args, getattr(options, "space", None), algorithm.config)
     config = base_config(algorithm, name, args, texts)
+    if config.has_policies:
+        return run_population(algorithm, config, texts, settings, getattr(options, "file", None))
     results = Results(getattr(options, "file", sweep_path(config.env_id, name)))
     try:
         plan, reason = plan_sweep(name, config, texts, results, **settings)
@@ -109,7 +109,7 @@ def _resume(args: list[str]) -> int:
                 "a population can't change its trials and seed: start another sweep in another "
                 "`--file`"
             )
-        if settings.get("backend", stored.backend) != "ray":  # drop stored options that are for Ray
+        if settings.get("backend", stored.backend) != "ray":  # drop stored options for Ray
             settings = {**sweep_options.NO_RAY, **settings}
         steps = getattr(options, "total_timesteps", stored.steps)
         config = {**stored.config, "total_timesteps": steps}

@@ -135,30 +135,31 @@ class Games:
         if first_episode is not None:
             self._episode = [first_episode - 1] * len(self.games)
         for game in range(len(self.games)):
-            self._begin(game)
+            self.begin(game)
         self.on_change()
 
     def step(self) -> None:
         """Step all games with the chosen actions, and reset those that are over."""
-        steps = [self._step(game) for game in range(len(self.games))]
+        steps = [self.step_one(game) for game in range(len(self.games))]
         for view in self.views:  # before any reset, which may overwrite the observations
             view.write_steps(steps)
         self.on_change()
         for game, step in enumerate(steps):
             if step.is_over:
                 with span("env_reset"):
-                    self._begin(game)
+                    self.begin(game)
 
-    def skip_to(self, episodes: Sequence[int]) -> None:
-        """Let the next reset begin the episode after this one, for each game."""
-        self._episode = list(episodes)
+    def skip_to(self, game: int, episode: int) -> None:
+        """Let the next reset of a game begin this episode."""
+        self._episode[game] = episode - 1
 
     def close(self) -> None:
         """Close the games. Further calls do nothing."""
         games, self.games = self.games, []
         close_all(games)
 
-    def _begin(self, game: int) -> None:
+    def begin(self, game: int) -> None:
+        """Begin the next episode of a game, in all views."""
         self._episode[game] += 1
         self._lengths[game] = 0
         seed = self._spec.episode_seed(game * len(self.agents), self._episode[game])
@@ -183,7 +184,8 @@ class Games:
         for view in self.views:
             view.begin_game(game, self._episode[game], observations, infos)
 
-    def _step(self, game: int) -> GameStep:
+    def step_one(self, game: int) -> GameStep:
+        """Step a game with the chosen actions."""
         env, chosen = self.games[game], self.chosen[game]
         self._lengths[game] += 1
         if env.agents == self._everyone:

@@ -30,8 +30,9 @@ from hotloop.envs.episode_metrics import MAX_METRICS, EpisodeMetrics, is_metric_
 from hotloop.envs.episode_totals import EpisodeTotals
 from hotloop.envs.games import Games, GameStep, Others
 from hotloop.envs.gymnasium_envs import GymnasiumEnvs
+from hotloop.envs.protocol import obs_hash
 from hotloop.envs.spec import EnvSpec
-from hotloop.errors import EnvironmentFailure, SpaceError
+from hotloop.errors import EnvironmentFailure, HotloopError, SpaceError
 from hotloop.types import Array, RunningEpisode, StepArrays
 
 TEAM_RETURN = "team_return"
@@ -53,7 +54,8 @@ class PettingZooEnvs(GymnasiumEnvs):
         agents: the K agents that are rows, all by default. `others` must then choose for the rest.
 
     Attributes:
-        leads: whether `reset` and `resume` reset the games. One of several views does.
+        games: the games.
+        leads: whether `reset` resets the games. One of several views does.
         others: the policies of the other agents, None if there are none, or in the view that acts
             last.
 
@@ -61,12 +63,12 @@ class PettingZooEnvs(GymnasiumEnvs):
         SpaceError: a space is not supported, or the spaces of agents differ.
     """
 
-    can_replay = False
+    can_replay = True
 
     def __init__(
         self, games: Games, spec: EnvSpec, *, env_id: str, agents: Sequence[Any] = ()
     ) -> None:
-        self._games, self.leads = games, True
+        self.games, self.leads = games, True
         self.others: Others | None = None
         self.agents = self._agents = tuple(agents) or games.agents
         num_envs = len(games.games) * len(self._agents)
@@ -92,6 +94,8 @@ class PettingZooEnvs(GymnasiumEnvs):
         self._is_alive = [False] * num_envs
         self._returns, self._lengths = [0.0] * num_envs, [0] * num_envs
         self._game_lengths = [0] * len(games.games)
+        # Rows whose games began anew when `resume_views` resumed them, None before it.
+        self._restarted: list[int] | None = None
         # Values from each agent's last step.
         self._infos: list[Mapping[str, Any]] = [{}] * num_envs
         self._raws: list[Any] = [None] * num_envs
@@ -116,7 +120,7 @@ class PettingZooEnvs(GymnasiumEnvs):
     def reset(self, first_episode: int | None = None) -> Array:
         """See `VectorEnv.reset`."""
         if self.leads:
-            self._games.reset(first_episode)
+            self.games.reset(first_episode)
         if self.others is not None:
             self.others.reset()
         obs = self._new_obs()
@@ -132,7 +136,7 @@ class PettingZooEnvs(GymnasiumEnvs):
         self._out = out
         self._choose(action)
         if self.others is None:
-            self._games.step()
+            self.games.step()
         else:
             self.others.act()
         self._num_steps += 1
@@ -204,25 +208,29 @@ class PettingZooEnvs(GymnasiumEnvs):
         episodes: Sequence[RunningEpisode],
         on_step: Callable[[], None] = lambda: None,
     ) -> tuple[Array, list[int]]:
-        """See `VectorEnv.resume`. All games start again, with the next seed."""
-        if self.leads:
-            rows = map(self._rows, range(len(self._game_lengths)))
-            self._games.skip_to([max(episodes[i].episode for i in row) for row in rows])
-        return self.reset(), list(range(self.num_envs))
+        """See `VectorEnv.resume`. A game that can't be replayed begins anew for all of its rows."""
+        if self._restarted is None:
+            resume_views([self], [episodes], on_step)
+        assert self._restarted is not None
+        restarted, self._restarted = self._restarted, None
+        obs = self._new_obs()
+        obs[...] = self._staged
+        self.mask[...] = self._staged_mask
+        return obs, restarted
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """See `VectorEnv.call`. Each game is called once, and its rows have the same result."""
-        results = call_each(self._games.games, name, *args, **kwargs)
+        results = call_each(self.games.games, name, *args, **kwargs)
         return tuple(result for result in results for _ in self._agents)
 
     def set_attr(self, name: str, values: Any) -> None:
         """See `VectorEnv.set_attr`. A game gets the value of its first row."""
-        set_each(self._games.games, name, values, self.num_envs)
+        set_each(self.games.games, name, values, self.num_envs)
 
     def close(self) -> None:
         """See `VectorEnv.close`."""
         self._episode = [-1] * self.num_envs
-        self._games.close()
+        self.games.close()
 
     def _rows(self, game: int) -> range:
         num_agents = len(self._agents)
@@ -246,7 +254,7 @@ class PettingZooEnvs(GymnasiumEnvs):
     def _choose(self, action: Array) -> None:
         """Set the actions of all agents that are rows."""
         actions, num_agents = self._decoder.rows(action), len(self._agents)
-        for game, chosen in enumerate(self._games.chosen):
+        for game, chosen in enumerate(self.games.chosen):
             first = game * num_agents
             chosen.update(zip(self._agents, actions[first : first + num_agents], strict=True))
 
@@ -343,6 +351,74 @@ class PettingZooEnvs(GymnasiumEnvs):
 
     def _current_step(self, i: int) -> int:
         return self._game_lengths[i // len(self._agents)] - 1
+
+
+def resume_views(
+    views: Sequence[PettingZooEnvs],
+    episodes: Sequence[Sequence[RunningEpisode]],
+    on_step: Callable[[], None] = lambda: None,
+) -> None:
+    """Replay the running games of views that have all of their agents together.
+
+    Each view's next `resume` returns the result.
+
+    Args:
+        views: the views.
+        episodes: the running episodes of each view's rows.
+        on_step: see `VectorEnv.resume`.
+
+    Raises:
+        EnvironmentFailure: a reset failed.
+    """
+    games = views[0].games
+    for view in views:
+        view._restarted = []
+    for game in range(len(games.games)):
+        rows = [
+            (view, i, running[i])
+            for view, running in zip(views, episodes, strict=True)
+            for i in view._rows(game)
+        ]
+        last = max(running.episode for _, _, running in rows)
+        games.skip_to(game, last)
+        on_step()
+        games.begin(game)
+        if not _replay(games, game, rows, on_step):
+            games.skip_to(game, last + 1)
+            on_step()
+            games.begin(game)
+            for view, i, _ in rows:
+                assert view._restarted is not None
+                view._restarted.append(i)
+
+
+def _replay(
+    games: Games,
+    game: int,
+    rows: Sequence[tuple[PettingZooEnvs, int, RunningEpisode]],
+    on_step: Callable[[], None],
+) -> bool:
+    """Repeat the actions of a game, and return whether they lead to the same observations."""
+    if len({(running.episode, len(running.actions)) for _, _, running in rows}) > 1:
+        return False
+    views = list(dict.fromkeys(view for view, _, _ in rows))
+    try:
+        actions = {
+            view.agents[i % len(view.agents)]: view._decoder.rows(running.actions)
+            for view, i, running in rows
+            if len(running.actions)
+        }
+        for t in range(len(rows[0][2].actions)):
+            on_step()
+            games.chosen[game].update({agent: values[t] for agent, values in actions.items()})
+            step = games.step_one(game)
+            for view in views:
+                view._write_step(game, step, view._step_buffers)
+            if step.is_over:
+                return False
+    except HotloopError:  # a game that is not deterministic may fail in any way
+        return False
+    return all(obs_hash(view._staged[i]) == running.obs_hash for view, i, running in rows)
 
 
 _NOTHING: Mapping[str, Any] = {}

@@ -7,9 +7,9 @@ steps the games.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from hotloop.envs.pettingzoo_envs import PettingZooEnvs
+from hotloop.envs.pettingzoo_envs import PettingZooEnvs, resume_views
 from hotloop.errors import EnvironmentFailure
 from hotloop.policies import ActingPolicy
 from hotloop.rollouts.collector import Collector, Slot
@@ -17,7 +17,7 @@ from hotloop.rollouts.inline import InlineEnvironments, InlineRollout
 from hotloop.rollouts.protocol import CollectionOptions
 from hotloop.timing import span
 from hotloop.timing.policy_shares import policy_span
-from hotloop.types import Episode, Fragment
+from hotloop.types import Episode, Fragment, RunningEpisode
 
 
 class JointGames:
@@ -35,6 +35,15 @@ class JointGames:
         self.views = views
         self.policies: dict[str, ActingPolicy] = {}
         self._rollouts: dict[str, JointRollout] = {}
+
+    def resume(self, running: Mapping[str, Sequence[RunningEpisode]]) -> None:
+        """Replay the running episodes of all policies' agents, which their rollouts then restore.
+
+        Args:
+            running: the episodes by policy, from checkpoints of the same iteration.
+        """
+        if running and all(running.values()):
+            resume_views(list(self.views.values()), [running[name] for name in self.views])
 
     def environments(self, name: str) -> JointEnvironments:
         """Return the environments of one policy."""

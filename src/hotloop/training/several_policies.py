@@ -13,14 +13,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from hotloop.base.signals import PendingInterrupt, delayed_interrupt, interrupt_by_default
 from hotloop.envs import EnvSpec, VectorEnv, kept_global_generators, seed_global_generators
@@ -29,21 +26,23 @@ from hotloop.envs.game_factory import make_views
 from hotloop.errors import CheckpointError, ConfigError, RunDirectoryError
 from hotloop.rollouts import Environments
 from hotloop.rollouts.joint import JointGames
+from hotloop.rollouts.state import running_episodes
 from hotloop.runs import OnReport, Report, RunDirectory, RunResult
+from hotloop.runs.checkpoints import Checkpoints
 from hotloop.runs.policies import POLICIES, policy_runs
 from hotloop.timing import span
 from hotloop.timing.policy_shares import policy_span
 from hotloop.training.algorithm import Algorithm
 from hotloop.training.assignment import assign
-from hotloop.training.checkpoint_state import CompletedIteration
+from hotloop.training.checkpoint_state import CheckpointState, CompletedIteration
 from hotloop.training.loop import Stages
 from hotloop.training.options import (
     OnPolicyOptions,
     RunOptions,
-    StopOptions,
     to_json,
 )
 from hotloop.training.partners import make_partnered
+from hotloop.training.policy_configs import policy_configs
 from hotloop.training.process import TrainingProcess
 from hotloop.training.resume import (
     OpenedRun,
@@ -56,7 +55,7 @@ from hotloop.training.resume import (
 from hotloop.training.run import create_directory, run_training
 from hotloop.training.run_updates import Run, UpdateRequest, run_updates
 from hotloop.training.sources import Makers, training_spec
-from hotloop.types import Fragment
+from hotloop.types import Fragment, RunningEpisode
 
 
 def train_policies(
@@ -102,13 +101,15 @@ def train_policies(
         seed_global_generators(config.seed, "learner")
         views = make_views(spec, config.num_envs, partial(assign, config.policies))
         envs_to_close.append(next(iter(views.values())))
+        shares = {name: len(view.agents) for name, view in views.items()}
+        own_configs = policy_configs(config, shares)
         folder = _open_folder(algorithm, config, spec.name, resume_from)
         exits.callback(folder.close)
         process = TrainingProcess(config, exits, is_resumed=resume_from is not None)
         process.add(folder)
-        shares = {name: len(view.agents) for name, view in views.items()}
         starts = {} if resume_from is None else _common_checkpoints(folder.path, shares)
         joint, leader = JointGames(views), next(iter(views))
+        joint.resume({name: _running_episodes(path) for name, path in starts.items()})
         has_stopped = False
 
         def on_first_start(stages: Stages) -> Iterable[UpdateRequest]:
@@ -134,7 +135,7 @@ def train_policies(
         runs = {
             name: run_training(
                 algorithm,
-                _share_config(config, folder.path / POLICIES / name, shares, name),
+                dataclasses.replace(own_config, run_dir=str(folder.path / POLICIES / name)),
                 environment,
                 on_first_report if name == leader else lambda _: has_stopped,
                 on_first_end if name == leader else None,
@@ -145,7 +146,7 @@ def train_policies(
                     joint, name, config.policies, on_first_start if name == leader else wait
                 ),
             )
-            for name in views
+            for name, own_config in own_configs.items()
         }
         try:
             results = _drive(runs)
@@ -269,37 +270,6 @@ def _makers(
     )
 
 
-def _share_config(
-    config: OnPolicyOptions, run_dir: Path, shares: Mapping[str, int], name: str
-) -> OnPolicyOptions:
-    """Return the configuration of one policy: the share of its agents in all steps.
-
-    Its seed is its own, or policies with the same spaces would act alike. Only the environments,
-    which all policies share, have the training's seed.
-    Intervals are multiples of the number of agents, so that all policies save and evaluate in the
-    same iterations.
-    """
-    num_agents = sum(shares.values())
-
-    def share(count: int) -> int:
-        return math.ceil(count / num_agents) * shares[name]
-
-    interval = config.eval_interval
-    number = list(shares).index(name)
-    is_first = number == 0  # the rules that stop a run look at the first policy
-    rules = {} if is_first else {field.name: field.default for field in fields(StopOptions)}
-    return dataclasses.replace(
-        config,
-        **rules,
-        seed=int(np.random.SeedSequence((config.seed, number)).generate_state(1)[0]),
-        num_envs=share(config.num_envs),
-        total_timesteps=share(config.total_timesteps),
-        checkpoint_interval=share(config.checkpoint_interval),
-        eval_interval=None if interval is None else share(interval),
-        run_dir=str(run_dir),
-    )
-
-
 def _open_folder(
     algorithm: Algorithm[Any], config: OnPolicyOptions, env: str, resume_from: str | Path | None
 ) -> RunDirectory:
@@ -327,10 +297,11 @@ def check_whole(path: Path) -> None:
     Raises:
         RunDirectoryError: it has no policies.
     """
-    if policy_runs(path):
-        return
     parent = path.resolve().parent
-    advice = f"resume {parent.parent}" if parent.name == POLICIES else "start a new training"
+    is_policy = parent.name == POLICIES and (parent.parent / "config.json").exists()
+    if not is_policy and RunDirectory.open(path).config["config"].get("policies") is not None:
+        return  # also if a kill came before the first policy's run
+    advice = f"resume {parent.parent}" if is_policy else "start a new training"
     raise RunDirectoryError(
         f"several policies are resumed with the directory of all, got {path}: {advice}"
     )
@@ -351,29 +322,47 @@ def finished_steps(folder: RunDirectory, config: OnPolicyOptions) -> int | None:
         if last is None:
             return None
         steps += last.state["timesteps"]
-    return steps
+    return steps or None
 
 
 def _common_checkpoints(folder: Path, shares: Mapping[str, int]) -> dict[str, Path]:
     """Return each policy's newest checkpoint of which all others have one too.
 
+    A policy without a checkpoint begins again in its run directory. If it has none, which a kill
+    may have prevented, it is left out.
+
     Raises:
-        CheckpointError: there is none.
+        CheckpointError: there is no common checkpoint.
     """
+    runs = {name: folder / POLICIES / name for name in shares}
     steps: dict[str, set[int]] = {}
     for name, share in shares.items():
-        names = (path.name for path in (folder / POLICIES / name / "checkpoints").glob("step-*"))
+        names = (path.name for path in (runs[name] / "checkpoints").glob("step-*"))
         steps[name] = {int(text.removeprefix("step-")) // share for text in names}
     common = set.intersection(*steps.values())
-    if not common:
-        if any(steps.values()):
-            raise CheckpointError(
-                f"the policies in {folder / POLICIES} have no checkpoints of the same iteration: "
-                "start a new training"
-            )
-        return {name: folder / POLICIES / name for name in shares}
-    newest = max(common)
-    return {
-        name: folder / POLICIES / name / "checkpoints" / f"step-{newest * share:012}"
-        for name, share in shares.items()
-    }
+    if common:
+        newest = max(common)
+        return {
+            name: run / "checkpoints" / f"step-{newest * shares[name]:012}"
+            for name, run in runs.items()
+        }
+    counts = [len(found) for found in steps.values()]
+    if any(counts) and (all(counts) or max(counts) > 1):
+        raise CheckpointError(
+            f"the policies in {folder / POLICIES} have no checkpoints of the same iteration: "
+            "start a new training"
+        )
+    for run in runs.values():
+        Checkpoints(run / "checkpoints").clear()  # a kill came between the first ones
+        if not (run / "config.json").exists():
+            shutil.rmtree(run, ignore_errors=True)
+    return {name: run for name, run in runs.items() if run.exists()}
+
+
+def _running_episodes(path: Path) -> list[RunningEpisode]:
+    """Return the running episodes of a checkpoint, none of a run that has no checkpoint."""
+    if path.parent.name != "checkpoints":
+        return []
+    checkpoint = Checkpoints(path.parent).load(path.name)
+    position = CheckpointState.from_json(checkpoint.state).rollout
+    return running_episodes(checkpoint.arrays(), position.episodes)

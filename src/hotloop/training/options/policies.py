@@ -1,12 +1,13 @@
-"""The option of several policies."""
+"""The options of several policies."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
+from hotloop.errors import ConfigError
 from hotloop.training.options.base import Options, RequirementTable
-from hotloop.training.options.constraints import Importable
+from hotloop.training.options.constraints import Importable, JsonObject
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,8 +18,19 @@ class PolicyOptions(Options):
     """Names of several policies, such as adversary,agent, that learn at once in a PettingZoo
     environment. An agent has the policy whose name its own begins with. Or `module:function`, which
     returns the policy of an agent's name."""
+    policy_options: JsonObject = field(default_factory=dict)
+    """Other options of single policies by name, as JSON on the command line:
+    '{"agent": {"learning_rate": 0.0003}}'."""
 
     requires: ClassVar[RequirementTable] = {"policies": {"workers": (0,), "self_play": (None,)}}
+
+    def check(self) -> None:
+        """Check that the options of single policies belong to several ones."""
+        if self.policy_options and self.policies is None:
+            raise ConfigError(
+                f"`policy_options` need several policies, got {self.policy_options!r} and no "
+                "`policies`: name the policies, or leave the options out"
+            )
 
     @property
     def has_policies(self) -> bool:

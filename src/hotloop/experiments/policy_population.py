@@ -1,0 +1,422 @@
+"""Populations of several policies: members play matches, and weak ones continue from strong ones.
+
+    RUN/
+      population.json     the settings
+      population.jsonl    a line for each generation: matches, fitness, exploits
+      members/0/          a training of several policies, with `policies/NAME` for each of them
+      members/1/
+
+Each member trains a policy of each name, side by side with the other members. After each generation
+all policies play matches against those of other members. Of each name, the worst quarter continues
+from the checkpoints of the best quarter, with changed options (Jaderberg et al. 2017, "Population
+based training of neural networks").
+
+A killed generation begins again, with the same results.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hotloop.base import documents
+from hotloop.base.files import atomic_write, sync
+from hotloop.errors import ConfigError, RunDirectoryError
+from hotloop.experiments.matches import Matches
+from hotloop.experiments.spaces import Choices, Range, Space, draw
+from hotloop.ops.ratings import elo_ratings
+from hotloop.policies import ActingPolicy
+from hotloop.runs import OnReport, RunDirectory
+from hotloop.runs.new_directory import create_directory, default_name
+from hotloop.runs.policies import POLICIES
+from hotloop.training.options import OnPolicyOptions, to_json
+from hotloop.training.several_policies import finished_steps, train_policies
+from hotloop.training.sources import training_spec
+
+if TYPE_CHECKING:
+    from hotloop.training.algorithm import Algorithm
+
+SETTINGS_FILE, LOG_FILE, MEMBERS = "population.json", "population.jsonl", "members"
+_SHARE = 4  # a quarter of the members is replaced
+_FACTORS = 0.8, 1.25  # of a number that mutates
+_REDRAWN = 0.25  # probability that an option is drawn again instead
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Generation:
+    """A generation of a population.
+
+    Attributes:
+        number: its number, from 1.
+        timesteps: steps of agents of each member so far.
+        fitness: mean return in the matches of each member, by policy.
+        ratings: Elo ratings of the members, by policy, and half of the widths of their 95 %
+            intervals. A policy wins a game in which its return is higher than the others'.
+        options: options of each member with which it trained, by policy.
+        exploits: changes after the generation: policy, member, the member whose checkpoint it
+            continues from, the name of this checkpoint, and the new options.
+        match_steps: steps of agents in all matches so far.
+    """
+
+    number: int
+    timesteps: int
+    fitness: dict[str, list[float]]
+    ratings: dict[str, list[list[float]]]
+    options: dict[str, list[dict[str, Any]]]
+    exploits: list[dict[str, Any]]
+    match_steps: int
+
+
+class Population:
+    """Trainings of several policies, whose policies meet in matches.
+
+    Args:
+        algorithm: an on-policy algorithm.
+        config: the configuration of each member. `run_dir` is the population's.
+        space: the options that differ between members, and their values.
+        members: number of members, K.
+        generations: number of generations, which divide `total_timesteps`.
+        num_games: games of each match.
+        replaces: whether weak members continue from strong ones. False trains the same members side
+            by side, for comparison.
+        env: see `Algorithm.train`.
+
+    Raises:
+        ConfigError: a setting is invalid.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm[Any],
+        config: OnPolicyOptions,
+        space: Space,
+        *,
+        members: int = 8,
+        generations: int = 8,
+        num_games: int = 8,
+        replaces: bool = True,
+        env: str | Callable[..., Any] | None = None,
+    ) -> None:
+        if not config.has_policies:
+            raise ConfigError("a population of several policies needs `policies`, got None")
+        if members < 2 or generations < 1:
+            raise ConfigError(
+                "a population needs two members or more, and a generation, got "
+                f"{members} and {generations}"
+            )
+        self._algorithm, self._config, self._space = algorithm, config, space
+        self._members, self._generations = members, generations
+        self._num_games, self._replaces = num_games, replaces
+        self._env = config.env_id if env is None else env
+        base = default_name(training_spec(config, self._env).name, algorithm.name, "population")
+        self.path = Path(config.run_dir or Path(config.runs_dir) / base)
+
+    def train(
+        self,
+        on_generation: Callable[[Generation], None] = lambda _: None,
+        on_report: OnReport | None = None,
+    ) -> list[Generation]:
+        """Train all generations, or those that an earlier process has not completed.
+
+        Args:
+            on_generation: called after each generation with its results.
+            on_report: see `Algorithm.train`, of the member that trains.
+
+        Returns:
+            All generations.
+
+        Raises:
+            ConfigError: the directory has a population with other settings.
+            KeyboardInterrupt: after the current member has written its last checkpoints.
+        """
+        done = self._open()
+        spec = training_spec(self._config, self._env)
+        assert self._config.policies is not None
+        matches = Matches(spec, self._config.policies, self._num_games, self._config.eval_max_steps)
+        try:
+            self._names = list(matches.shares)
+            options = self._first_options()
+            if done:
+                matches.num_steps = done[-1].match_steps
+                options = self._options_after(done[-1])
+                self._copy_checkpoints(done[-1])
+            while len(done) < self._generations:
+                number = len(done) + 1
+                total = self._config.total_timesteps * number // self._generations
+                for member in range(self._members):
+                    self._train_member(member, options, total, on_report)
+                done.append(self._compare(matches, number, total, options))
+                self._log(done[-1])
+                options = self._options_after(done[-1])
+                self._copy_checkpoints(done[-1])
+                on_generation(done[-1])
+        finally:
+            matches.close()
+        return done
+
+    def best(self, generation: Generation) -> dict[str, Path]:
+        """Return the run of the fittest member of each policy."""
+        return {
+            name: self._policy_dir(int(np.argmax(values)), name)
+            for name, values in generation.fitness.items()
+        }
+
+    # --- files ------------------------------------------------------------------------------------
+
+    def _open(self) -> list[Generation]:
+        """Create the directory, or return the generations in it."""
+        settings = {
+            "algorithm": self._algorithm.reference,
+            "config": to_json(dataclasses.replace(self._config, run_dir=None)),
+            "space": {name: repr(domain) for name, domain in self._space.items()},
+            "members": self._members,
+            "generations": self._generations,
+            "num_games": self._num_games,
+            "replaces": self._replaces,
+        }
+        file = self.path / SETTINGS_FILE
+        if not file.exists():
+            create_directory(self.path, may_rename=self._config.run_dir is None)
+            with atomic_write(file, durable=True) as path:
+                path.write_text(json.dumps(settings, indent=2), encoding="utf-8")
+            return []
+        lines: list[str] = []
+        try:
+            stored = documents.read(file)
+            if (self.path / LOG_FILE).exists():
+                lines = (self.path / LOG_FILE).read_text(encoding="utf-8").splitlines(keepends=True)
+        except (OSError, ValueError) as error:
+            raise RunDirectoryError(f"{file} can't be read: {error}") from error
+        if stored != json.loads(json.dumps(settings)):
+            changed = [name for name in settings if stored.get(name) != settings[name]]
+            raise ConfigError(
+                f"{self.path} has a population with other settings ({', '.join(changed)}): pass "
+                "another `run_dir`, or the same settings to continue it"
+            )
+        # A line without its end was being written when the process was killed.
+        return [Generation(**json.loads(line)) for line in lines if line.endswith("\n")]
+
+    def _log(self, generation: Generation) -> None:
+        file = self.path / LOG_FILE
+        text = file.read_text(encoding="utf-8") if file.exists() else ""
+        text = text[: text.rfind("\n") + 1]
+        with atomic_write(file, durable=True) as path:
+            line = json.dumps(dataclasses.asdict(generation))
+            path.write_text(f"{text}{line}\n", encoding="utf-8")
+
+    def _member_dir(self, member: int) -> Path:
+        return self.path / MEMBERS / str(member)
+
+    def _policy_dir(self, member: int, name: str) -> Path:
+        return self._member_dir(member) / POLICIES / name
+
+    # --- training ---------------------------------------------------------------------------------
+
+    def _first_options(self) -> dict[str, list[dict[str, Any]]]:
+        """Return random options of each member by policy."""
+        members = range(self._members)
+        return {
+            name: [draw(self._space, self._config.seed, 1_000 * k + i) for i in members]
+            for k, name in enumerate(self._names)
+        }
+
+    def _member_config(
+        self, member: int, options: Mapping[str, Sequence[dict[str, Any]]], total: int
+    ) -> OnPolicyOptions:
+        shared = self._config.policy_options
+        own = {name: {**shared.get(name, {}), **options[name][member]} for name in self._names}
+        seed = np.random.SeedSequence((self._config.seed, member)).generate_state(1)[0]
+        return dataclasses.replace(
+            self._config,
+            policy_options=json.loads(json.dumps(own)),
+            seed=int(seed),
+            total_timesteps=total,
+            # A killed generation begins again.
+            checkpoint_interval=self._config.total_timesteps,
+            keep_checkpoints=1,
+            run_dir=str(self._member_dir(member)),
+        )
+
+    def _train_member(
+        self,
+        member: int,
+        options: Mapping[str, Sequence[dict[str, Any]]],
+        total: int,
+        on_report: OnReport | None,
+    ) -> None:
+        """Train a member up to a number of steps, unless it has them."""
+        config, folder = self._member_config(member, options, total), self._member_dir(member)
+        resume_from = None
+        if (folder / "config.json").exists():
+            run = RunDirectory.open(folder)
+            if not (folder / POLICIES).exists() or not self._has_checkpoints(member):
+                shutil.rmtree(folder)  # killed in its first generation
+            else:
+                if finished_steps(run, config) is not None:
+                    return
+                self._store_options(member, config)
+                resume_from = folder
+        train_policies(
+            self._algorithm, config, env=self._env, on_report=on_report, resume_from=resume_from
+        )
+
+    def _has_checkpoints(self, member: int) -> bool:
+        return all(
+            any((self._policy_dir(member, name) / "checkpoints").glob("step-*"))
+            for name in self._names
+        )
+
+    def _store_options(self, member: int, config: OnPolicyOptions) -> None:
+        """Write the options of the next generation into a member's directories."""
+        stored = {self._member_dir(member): to_json(config)}
+        for name in self._names:
+            path = self._policy_dir(member, name)
+            old = RunDirectory.open(path).config["config"]
+            stored[path] = {**old, **config.policy_options[name]}
+        for path, options in stored.items():
+            run = RunDirectory.open(path)
+            run.check_signature()  # before the new content gets one
+            run.lock()
+            try:
+                run.replace_config(options)
+            finally:
+                run.close()
+
+    # --- matches ----------------------------------------------------------------------------------
+
+    def _compare(
+        self,
+        matches: Matches,
+        number: int,
+        total: int,
+        options: dict[str, list[dict[str, Any]]],
+    ) -> Generation:
+        """Play all matches of a generation, and choose the members that are replaced."""
+        policies = {
+            name: [self._load(member, name) for member in range(self._members)]
+            for name in self._names
+        }
+        returns: dict[str, list[list[float]]] = {
+            name: [[] for _ in range(self._members)] for name in self._names
+        }
+        players = [(name, i) for name in self._names for i in range(self._members)]
+        games, scores = np.zeros((2, len(players), len(players)))
+        # In round r, member i plays with member i + r of the second name, i + 2r of the third, …
+        for round_ in range(self._members):
+            for member in range(self._members):
+                chosen = {
+                    name: (member + k * round_) % self._members
+                    for k, name in enumerate(self._names)
+                }
+                index = (number * self._members + round_) * self._members + member
+                results = matches.play({x: policies[x][i] for x, i in chosen.items()}, index)
+                for result in results:
+                    for name, value in result.items():
+                        returns[name][chosen[name]].append(value)
+                        for other, other_value in result.items():
+                            if other != name:
+                                a = players.index((name, chosen[name]))
+                                b = players.index((other, chosen[other]))
+                                games[a, b] += 1
+                                scores[a, b] += (np.sign(value - other_value) + 1) / 2
+        fitness = {
+            name: [fmean(values) if values else float("-inf") for values in lists]
+            for name, lists in returns.items()
+        }
+        ratings, widths = elo_ratings(scores, games)
+        rated: dict[str, list[list[float]]] = {name: [] for name in self._names}
+        for (name, _), rating, width in zip(players, ratings, widths, strict=True):
+            rated[name].append([round(float(rating), 1), round(float(width), 1)])
+        exploits = []
+        if self._replaces and number < self._generations:
+            rng = np.random.default_rng([self._config.seed, number])
+            for name in self._names:
+                exploits += self._choose_exploits(name, fitness[name], options[name], rng)
+        return Generation(
+            number=number,
+            timesteps=total,
+            fitness=fitness,
+            ratings=rated,
+            options=options,
+            exploits=exploits,
+            match_steps=matches.num_steps,
+        )
+
+    def _load(self, member: int, name: str) -> ActingPolicy:
+        run = RunDirectory.open(self._policy_dir(member, name))
+        network, snapshot, _ = run.load_policy()
+        return ActingPolicy(network, snapshot)
+
+    def _choose_exploits(
+        self,
+        name: str,
+        fitness: Sequence[float],
+        options: Sequence[dict[str, Any]],
+        rng: np.random.Generator,
+    ) -> list[dict[str, Any]]:
+        order = [int(i) for i in np.argsort(fitness, kind="stable")]
+        count = max(1, self._members // _SHARE)
+        exploits = []
+        for member in order[:count]:
+            source = order[-1 - int(rng.integers(count))]
+            mutated = {
+                option: mutate(domain, options[source][option], rng)
+                for option, domain in self._space.items()
+            }
+            last = self._policy_dir(member, name) / "checkpoints" / "last"
+            exploits.append(
+                {
+                    "policy": name,
+                    "member": member,
+                    "source": source,
+                    "checkpoint": last.resolve().name,
+                    "options": mutated,
+                }
+            )
+        return exploits
+
+    def _options_after(self, generation: Generation) -> dict[str, list[dict[str, Any]]]:
+        options = {name: list(values) for name, values in generation.options.items()}
+        for exploit in generation.exploits:
+            options[exploit["policy"]][exploit["member"]] = exploit["options"]
+        return options
+
+    def _copy_checkpoints(self, generation: Generation) -> None:
+        """Give each replaced policy the checkpoint of its source.
+
+        After a kill this may repeat copies, unless a member of a copy has trained further.
+        """
+        for exploit in generation.exploits:
+            target, source = (
+                self._policy_dir(exploit[key], exploit["policy"]) / "checkpoints"
+                for key in ("member", "source")
+            )
+            checkpoint = exploit["checkpoint"]
+            has_advanced = (target / "last").resolve().name != checkpoint
+            if has_advanced or not (source / checkpoint).is_dir():
+                continue
+            copy = target / f".{checkpoint}.copy"
+            shutil.rmtree(copy, ignore_errors=True)
+            shutil.copytree(source / checkpoint, copy)
+            shutil.rmtree(target / checkpoint, ignore_errors=True)  # a kill may have come after it
+            copy.rename(target / checkpoint)
+            sync(target)
+
+
+def mutate(domain: Choices | Range, value: Any, rng: np.random.Generator) -> Any:
+    """Return a changed value: multiplied by 0.8 or 1.25, a neighbor in a list, or drawn again."""
+    if rng.random() < _REDRAWN:
+        return domain.draw(rng)
+    step = int(rng.integers(2))
+    if isinstance(domain, Choices):
+        index = domain.values.index(value) + 2 * step - 1
+        return domain.values[min(max(index, 0), len(domain.values) - 1)]
+    changed = min(max(value * _FACTORS[step], domain.low), domain.high)
+    return round(changed) if domain.is_int else changed

@@ -1,0 +1,186 @@
+"""Populations of several policies: matches, exploits, and what a kill leaves."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from hotloop.algorithms import ppo
+from hotloop.base.space_syntax import Choices, Range
+from hotloop.cli import main
+from hotloop.envs import EnvSpec
+from hotloop.errors import ConfigError
+from hotloop.experiments import policy_population
+from hotloop.experiments.matches import Matches
+from hotloop.experiments.policy_population import Population, mutate
+
+RATES = Range(1e-4, 1e-2, is_log=True)
+
+
+def population(tmp_path, name="run", **settings):
+    config = ppo.Config(
+        env_id="tests.toy_games:Matching",
+        policies="left,right",
+        num_envs=4,
+        num_steps=16,
+        total_timesteps=256,
+        hidden_sizes=(4,),
+        update_epochs=1,
+        execution="eager",
+        run_dir=str(tmp_path / name),
+    )
+    settings = {"members": 2, "generations": 2, "num_games": 4, **settings}
+    return Population(ppo.algorithm, config, {"learning_rate": RATES}, **settings)
+
+
+def arrays(tmp_path, name="run"):
+    """Return the parameters of all members' policies as bytes."""
+    files = sorted((tmp_path / name).glob("members/*/policies/*/checkpoints/last/*.safetensors"))
+    return [
+        (file.parts[-6:], {k: x.tobytes() for k, x in load_file(file).items()}) for file in files
+    ]
+
+
+def test_weak_members_continue_from_strong_ones(tmp_path):
+    generations = []
+    trained = population(tmp_path)
+    trained.train(generations.append)
+    assert [x.number for x in generations] == [1, 2]
+    assert [x.timesteps for x in generations] == [128, 256]
+    first, last = generations
+    for name in ("left", "right"):
+        (exploit,) = [x for x in first.exploits if x["policy"] == name]
+        fitness = first.fitness[name]
+        assert exploit["member"] == int(np.argmin(fitness))
+        assert exploit["source"] == 1 - exploit["member"]
+        # The new options are those of the next generation, which each run directory has.
+        assert last.options[name][exploit["member"]] == exploit["options"]
+        assert last.options[name][exploit["source"]] == first.options[name][exploit["source"]]
+        for member in range(2):
+            run = tmp_path / "run" / "members" / str(member) / "policies" / name
+            stored = json.loads((run / "config.json").read_text())["config"]
+            assert stored["learning_rate"] == last.options[name][member]["learning_rate"]
+    assert last.exploits == []
+    assert {len(x) for x in last.ratings.values()} == {2}
+    best = trained.best(last)["left"]
+    assert best.parts[-3] == str(int(np.argmax(last.fitness["left"])))
+    log = (tmp_path / "run" / "population.jsonl").read_text().splitlines()
+    assert [json.loads(line)["exploits"] for line in log] == [first.exploits, []]
+
+
+def test_an_exploit_copies_the_weights(tmp_path, monkeypatch):
+    class Stop(Exception):
+        pass
+
+    def stop(generation):
+        raise Stop
+
+    with pytest.raises(Stop):
+        population(tmp_path).train(stop)
+    log = (tmp_path / "run" / "population.jsonl").read_text().splitlines()
+    for exploit in json.loads(log[0])["exploits"]:
+        members = [exploit["member"], exploit["source"]]
+        paths = [
+            tmp_path / f"run/members/{k}/policies/{exploit['policy']}/checkpoints/last"
+            for k in members
+        ]
+        weights = [load_file(path / "policy.safetensors") for path in paths]
+        assert weights[0].keys() == weights[1].keys()
+        assert all((weights[0][name] == weights[1][name]).all() for name in weights[0])
+
+
+@pytest.mark.parametrize("place", [1, 2, 3, "matches"])
+def test_a_killed_population_ends_like_an_undisturbed_one(tmp_path, monkeypatch, place):
+    class Killed(BaseException):
+        pass
+
+    undisturbed = population(tmp_path, "undisturbed").train()
+    train, calls = policy_population.train_policies, []
+
+    def count(*args, **options):
+        if len(calls) == place:
+            raise Killed
+        calls.append(args)
+        return train(*args, **options)
+
+    def fail(*args):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(policy_population, "train_policies", count)
+        if place == "matches":
+            patch.setattr(Population, "_log", fail)
+        with pytest.raises(Killed):
+            population(tmp_path).train()
+    assert population(tmp_path).train() == undisturbed
+    assert arrays(tmp_path) == arrays(tmp_path, "undisturbed")
+    assert len(arrays(tmp_path)) == 8
+
+
+def test_without_exploits_members_keep_their_options(tmp_path):
+    generations = population(tmp_path, replaces=False).train()
+    assert [x.exploits for x in generations] == [[], []]
+    assert generations[0].options == generations[1].options
+
+
+def test_other_settings_are_refused(tmp_path):
+    population(tmp_path, generations=1).train()
+    with pytest.raises(ConfigError, match=r"other settings \(members\): pass another `run_dir`"):
+        population(tmp_path, generations=1, members=3).train()
+    with pytest.raises(ConfigError, match="two members or more"):
+        population(tmp_path, members=1)
+    with pytest.raises(ConfigError, match="needs `policies`"):
+        Population(ppo.algorithm, ppo.Config(), {})
+
+
+class Fixed:
+    """A policy that always takes one action."""
+
+    def __init__(self, action):
+        self.action = action
+
+    def new_memory(self, num_envs):
+        return None
+
+    def sample(self, obs, rng, memory, mask):
+        return np.full(len(obs), self.action)
+
+
+def test_a_match_has_the_mean_return_of_each_policy_in_each_game():
+    matches = Matches(EnvSpec("tests.toy_games:Teams"), "red,blue", 3, 100)
+    results = matches.play({"red": Fixed(1), "blue": Fixed(0)}, 0)
+    # red_0 acts in six steps and red_1 in two.
+    assert results == [{"red": 4.0, "blue": 0.0}] * 3
+    assert matches.num_steps == 3 * 3 * 6
+    assert matches.play({"red": Fixed(0), "blue": Fixed(1)}, 1) == [{"red": 0.0, "blue": 6.0}] * 3
+    short = Matches(EnvSpec("tests.toy_games:Teams"), "red,blue", 3, 5)
+    assert short.play({"red": Fixed(1), "blue": Fixed(0)}, 0) == []
+
+
+def test_mutations_stay_in_the_space():
+    rng = np.random.default_rng(0)
+    values = [mutate(RATES, 1e-2, rng) for _ in range(200)]
+    assert all(1e-4 <= value <= 1e-2 for value in values)
+    assert {1e-2, 8e-3} < set(values)  # clipped and lowered, besides those drawn again
+    assert {mutate(Choices((1, 2, 3)), 2, rng) for _ in range(50)} == {1, 2, 3}
+    assert all(type(mutate(Range(2, 9, is_int=True), 4, rng)) is int for _ in range(50))
+
+
+def test_the_command_line_trains_a_population(tmp_path, capsys):
+    arguments = ["sweep", "ppo", "learning_rate=log:1e-4,1e-2", "--policies", "left,right"]
+    arguments += ["--env-id", "tests.toy_games:Matching", "--num-envs", "4", "--num-steps", "16"]
+    arguments += ["--total-timesteps", "256", "--execution", "eager", "--update-epochs", "1"]
+    assert main(arguments) == 2
+    assert "with `--sampler pbt`" in capsys.readouterr().err
+    arguments += ["--sampler", "pbt", "--trials", "2", "--generations", "2"]
+    assert main([*arguments, "--seeds", "1-3"]) == 2
+    assert "got `--seeds`" in capsys.readouterr().err
+    assert main([*arguments, "--file", str(tmp_path / "run")]) == 0
+    output = capsys.readouterr().out
+    assert "generation 2, 256 steps of each member" in output
+    assert re.search(r"left: member \d continues from member \d with learning_rate=", output)
+    assert re.search(rf"best right: {tmp_path}/run/members/\d/policies/right", output)
