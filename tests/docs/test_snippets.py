@@ -35,6 +35,7 @@ NAMES = [path.relative_to(ROOT).with_suffix("").as_posix() for path in PAGES]
 COMMANDS = re.compile(r"(\$ |(hotloop|pip|python|make|ray|py-spy|austin|perf|git|kubectl|sbatch) )")
 # Reasons for not trying a command, by its first words.
 NOT_TRIED = {
+    "hotloop sweep ppo learning_rate=log:1e-5,1e-2 --env-id pettingzoo:": "needs mpe2",
     "py-spy record --subprocesses": "records a script of the reader's",
     "ray start": "would start a server on this machine",
     "python -m pstats": "reads a file that the line before has written",

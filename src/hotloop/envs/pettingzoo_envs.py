@@ -103,7 +103,7 @@ class PettingZooEnvs(GymnasiumEnvs):
     @property
     def first_game(self) -> Any:
         """The first game, PettingZoo's."""
-        return self._games.games[0]
+        return self.games.games[0]
 
     def players(self, policy: str) -> dict[str, str]:
         """Return the name of each agent's policy, by agent.
@@ -111,11 +111,11 @@ class PettingZooEnvs(GymnasiumEnvs):
         Args:
             policy: name of the policy if there is one for all agents.
         """
-        return {str(x): self._games.policies.get(x, policy) for x in self._games.agents}
+        return {str(x): self.games.policies.get(x, policy) for x in self.games.agents}
 
     def film(self, on_change: Callable[[], None]) -> None:
         """Call a function after each change of the first game, until its episode ends."""
-        self._games.on_change = on_change
+        self.games.on_change = on_change
 
     def reset(self, first_episode: int | None = None) -> Array:
         """See `VectorEnv.reset`."""
