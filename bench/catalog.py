@@ -211,7 +211,6 @@ BENCHES: dict[str, Bench] = {
         "40 min",
         runs=("",),
         tables=(
-            Table(SELF_PLAY, "self-play command", self_play.command),
             Table(SELF_PLAY, "tictactoe", self_play.tictactoe_table),
             Table(SELF_PLAY, "connect four", self_play.connect_four_table),
         ),

@@ -3,11 +3,11 @@
     python -m bench self-play [--game tictactoe|connect_four] [--seeds 1 2 3]
 
 The policy trains against snapshots of itself, which make one move in four at random. In tic-tac-toe
-DQN learns, and each checkpoint then plays all games, in both seats, in which the opponent makes any
-of the perfect moves, and all games with any moves at all. In connect four PPO learns, and each
-checkpoint plays against random moves, and against a player that sees wins and threats one move
-ahead. The policy plays its most probable actions. Runs are in a temporary directory. Stored results
-of other games and seeds stay.
+DQN learns with its preset. Each checkpoint then plays all games, in both seats, in which the
+opponent makes any of the perfect moves, and all games with any moves at all. In connect four PPO
+learns, and each checkpoint plays against random moves, and against a player that sees wins and
+threats one move ahead. The policy plays its most probable actions. Runs are in a temporary
+directory. Stored results of other games and seeds stay.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import tempfile
-import textwrap
 import time
 from pathlib import Path
 from typing import Any
@@ -23,43 +22,32 @@ from typing import Any
 from bench import storage
 from bench.markdown import table
 from bench.self_play.perfect import count_games
+from hotloop.algorithms.presets import DQN
 
-_COMMON: dict[str, Any] = {
-    "self_play": "uniform",
-    "self_play_epsilon": 0.25,
-    "self_play_pool": 5,
-    "action_masks": True,
-    "num_envs": 32,
-    "gamma": 1.0,
-    "execution": "eager",
-    "keep_checkpoints": 1_000,
-}
+_COMMON: dict[str, Any] = {"execution": "eager", "keep_checkpoints": 1_000}
 # `raw_env` is the game without PettingZoo's checks of each move, which masks make needless.
 GAMES: dict[str, tuple[str, dict[str, Any]]] = {
     "tictactoe": (
         "dqn",
         {
-            "env_id": "pettingzoo.classic.tictactoe.tictactoe:raw_env",
+            **DQN["pettingzoo:pettingzoo.classic.tictactoe_v3"],
             **_COMMON,
-            "self_play_interval": 4_096,
-            "hidden_sizes": (128, 128),
-            "learning_rate": "linear:1e-3,0",
-            "buffer_size": 50_000,
-            "learning_starts": 2_000,
-            "update_to_data": 0.1,
-            "target_interval": 200,
-            "epsilon_end": 0.1,
-            "exploration_fraction": 0.3,
-            "total_timesteps": 400_000,
+            "env_id": "pettingzoo.classic.tictactoe.tictactoe:raw_env",
             "checkpoint_interval": 40_000,
         },
     ),
     "connect_four": (
         "ppo",
         {
-            "env_id": "pettingzoo.classic.connect_four.connect_four:raw_env",
             **_COMMON,
+            "env_id": "pettingzoo.classic.connect_four.connect_four:raw_env",
+            "self_play": "uniform",
+            "self_play_epsilon": 0.25,
+            "self_play_pool": 5,
             "self_play_interval": 8_192,
+            "action_masks": True,
+            "num_envs": 32,
+            "gamma": 1.0,
             "hidden_sizes": (256, 256),
             "num_steps": 64,
             "learning_rate": "linear:1e-3,0",
@@ -73,7 +61,6 @@ GAMES: dict[str, tuple[str, dict[str, Any]]] = {
 OPPONENTS = {"random": "random", "one_ply": "bench.self_play.one_ply:one_ply"}
 """Opponents in connect four."""
 _NUM_GAMES = 200
-_ONLY_HERE = {"keep_checkpoints", "checkpoint_interval", "execution"}
 
 
 def count_losses(run_dir: Path, checkpoint: str) -> dict[str, float]:
@@ -142,19 +129,6 @@ def unbeaten_from(curve: list[dict[str, int]], kind: str) -> int | None:
             break
         first = point["timesteps"]
     return first
-
-
-def command() -> str:
-    """Return the command that trains tic-tac-toe as here."""
-    name, options = GAMES["tictactoe"]
-    words = [f"hotloop train {name}"]
-    for option, value in options.items():
-        if option not in _ONLY_HERE:
-            values = value if isinstance(value, tuple) else (value,)
-            flag = "--" + option.replace("_", "-")
-            words.append(flag if value is True else " ".join([flag, *map(str, values)]))
-    lines = textwrap.wrap(" ".join(words), 92, break_on_hyphens=False)
-    return "    " + " \\\n        ".join(lines)
 
 
 def tictactoe_table() -> str:

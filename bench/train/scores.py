@@ -85,6 +85,7 @@ def cells() -> dict[str, dict[str, Any]]:
         for name in ALGORITHMS
         for env_id, options in find(name).presets.items()
         if not env_id.endswith(("/", ":"))  # prefixes of ids
+        and not env_id.startswith("pettingzoo:")  # games have no score of one policy
     }
 
 

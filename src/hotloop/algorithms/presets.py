@@ -41,6 +41,11 @@ _MUJOCO = {
 
 # Each agent of a game is an environment. Teams of 1, 2, 3, 4, 6, 8 and 12 agents fit.
 _GAMES = {"pettingzoo:": {"num_envs": 24}}
+# In these games an illegal move loses.
+_MASKED_GAMES = {
+    f"pettingzoo:pettingzoo.classic.{name}": {"num_envs": 24, "action_masks": True}
+    for name in ("chess_v6", "connect_four_v3", "go_v5", "tictactoe_v3")
+}
 
 # PPO's defaults suit CartPole-v1.
 PPO: Presets = {
@@ -146,6 +151,7 @@ PPO: Presets = {
         "torch_threads": available_threads(),
     },
     **_GAMES,
+    **_MASKED_GAMES,
     # Games are cut after 25 steps. With the default discount of 0.99, the values learn to bootstrap
     # over four times that many steps, and the most probable actions stay worse than random ones.
     "pettingzoo:mpe2.simple_spread_v3": {
@@ -268,4 +274,24 @@ DQN: Presets = {
         "torch_threads": available_threads(),
     },
     **_GAMES,
+    **_MASKED_GAMES,
+    # Self-play. `python -m bench self-play` plays all games against the policy.
+    "pettingzoo:pettingzoo.classic.tictactoe_v3": {
+        "total_timesteps": 400_000,
+        "num_envs": 32,
+        "action_masks": True,
+        "self_play": "uniform",
+        "self_play_epsilon": 0.25,
+        "self_play_pool": 5,
+        "self_play_interval": 4_096,
+        "hidden_sizes": (128, 128),
+        "gamma": 1.0,
+        "learning_rate": linear(1e-3, 0.0),
+        "buffer_size": 50_000,
+        "learning_starts": 2_000,
+        "update_to_data": 0.1,
+        "target_interval": 200,
+        "epsilon_end": 0.1,
+        "exploration_fraction": 0.3,
+    },
 }
