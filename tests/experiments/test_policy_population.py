@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import asdict
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
 from hotloop.algorithms import ppo
+from hotloop.base import documents
 from hotloop.base.space_syntax import Choices, Range
 from hotloop.cli import main
 from hotloop.envs import EnvSpec
-from hotloop.errors import ConfigError
+from hotloop.errors import ConfigError, RunDirectoryError
 from hotloop.experiments import policy_population
 from hotloop.experiments.matches import Matches
 from hotloop.experiments.policy_population import Population, mutate
@@ -53,13 +55,13 @@ def test_weak_members_continue_from_strong_ones(tmp_path):
     assert [x.timesteps for x in generations] == [128, 256]
     first, last = generations
     for name in ("left", "right"):
-        (exploit,) = [x for x in first.exploits if x["policy"] == name]
+        (exploit,) = [x for x in first.exploits if x.policy == name]
         fitness = first.fitness[name]
-        assert exploit["member"] == int(np.argmin(fitness))
-        assert exploit["source"] == 1 - exploit["member"]
+        assert exploit.member == int(np.argmin(fitness))
+        assert exploit.source == 1 - exploit.member
         # The new options are those of the next generation, which each run directory has.
-        assert last.options[name][exploit["member"]] == exploit["options"]
-        assert last.options[name][exploit["source"]] == first.options[name][exploit["source"]]
+        assert last.options[name][exploit.member] == exploit.options
+        assert last.options[name][exploit.source] == first.options[name][exploit.source]
         for member in range(2):
             run = tmp_path / "run" / "members" / str(member) / "policies" / name
             stored = json.loads((run / "config.json").read_text())["config"]
@@ -68,8 +70,8 @@ def test_weak_members_continue_from_strong_ones(tmp_path):
     assert {len(x) for x in last.ratings.values()} == {2}
     best = trained.best(last)["left"]
     assert best.parts[-3] == str(int(np.argmax(last.fitness["left"])))
-    log = (tmp_path / "run" / "population.jsonl").read_text().splitlines()
-    assert [json.loads(line)["exploits"] for line in log] == [first.exploits, []]
+    stored = documents.read(tmp_path / "run" / "population.json")["log"]
+    assert [x["exploits"] for x in stored] == [[asdict(x) for x in first.exploits], []]
 
 
 def test_an_exploit_copies_the_weights(tmp_path, monkeypatch):
@@ -81,8 +83,8 @@ def test_an_exploit_copies_the_weights(tmp_path, monkeypatch):
 
     with pytest.raises(Stop):
         population(tmp_path).train(stop)
-    log = (tmp_path / "run" / "population.jsonl").read_text().splitlines()
-    for exploit in json.loads(log[0])["exploits"]:
+    (generation,) = documents.read(tmp_path / "run" / "population.json")["log"]
+    for exploit in generation["exploits"]:
         members = [exploit["member"], exploit["source"]]
         paths = [
             tmp_path / f"run/members/{k}/policies/{exploit['policy']}/checkpoints/last"
@@ -113,7 +115,7 @@ def test_a_killed_population_ends_like_an_undisturbed_one(tmp_path, monkeypatch,
     with monkeypatch.context() as patch:
         patch.setattr(policy_population, "train_policies", count)
         if place == "matches":
-            patch.setattr(Population, "_log", fail)
+            patch.setattr(Population, "_compare", fail)
         with pytest.raises(Killed):
             population(tmp_path).train()
     assert population(tmp_path).train() == undisturbed
@@ -135,6 +137,27 @@ def test_other_settings_are_refused(tmp_path):
         population(tmp_path, members=1)
     with pytest.raises(ConfigError, match="needs `policies`"):
         Population(ppo.algorithm, ppo.Config(), {})
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("member", 2, "does not fit"),
+        ("source", -1, "does not fit"),
+        ("policy", "../left", "does not fit"),
+        ("checkpoint", "../last", "does not fit"),
+        ("options", {"run_dir": "elsewhere"}, "does not fit"),
+        ("member", "0", "must be an integer"),
+    ],
+)
+def test_a_damaged_file_is_refused(tmp_path, field, value, message):
+    population(tmp_path, generations=2).train()
+    file = tmp_path / "run" / "population.json"
+    document = documents.read(file)
+    document["log"][0]["exploits"][0][field] = value
+    file.write_text(json.dumps(document))
+    with pytest.raises(RunDirectoryError, match=message):
+        population(tmp_path, generations=2).train()
 
 
 class Fixed:

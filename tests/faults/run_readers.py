@@ -22,8 +22,10 @@ import numpy as np
 import hotloop
 from hotloop.algorithms import find
 from hotloop.base import documents
+from hotloop.base.space_syntax import Range
 from hotloop.envs import EnvSpec, make_vec
 from hotloop.envs.turns import Turn
+from hotloop.experiments.policy_population import Population
 from hotloop.reports import workers
 from hotloop.reports.hub_push import published_config
 from hotloop.reports.self_play import self_play_section
@@ -153,6 +155,28 @@ def _read_policies(folder: Path) -> Any:
     policies = [hotloop.load(path) for path in policy_runs(run.path)]
     actions = [policy.act(np.zeros(policy.network.obs_spec.shape)) for policy in policies]
     return steps, repr(actions), run.config["config"]["policies"]
+
+
+def _population(folder: Path) -> Population:
+    config = find("ppo").config(
+        **{**_PPO, "env_id": "tests.toy_games:Matching", "policies": "left,right", "num_envs": 4},
+        run_dir=str(folder / "run"),
+    )
+    space = {"learning_rate": Range(1e-4, 1e-2, is_log=True)}
+    return Population(find("ppo"), config, space, members=2, generations=2, num_games=2)
+
+
+def make_population(folder: Path) -> None:
+    """Train a population of two policies."""
+    _population(folder).train()
+
+
+def _read_population(folder: Path) -> Any:
+    population = _population(folder)
+    population._names = ["left", "right"]
+    generations = population._open()
+    population._check(generations)
+    return repr(generations)
 
 
 def make_self_play(folder: Path) -> None:
@@ -302,6 +326,10 @@ READERS: dict[str, tuple[str, Reader]] = {
     "policies, state.json": (
         "policies",
         Reader("run/policies/red/checkpoints/last/state.json", _read_policies, seal_json),
+    ),
+    "population.json": (
+        "population",
+        Reader("run/population.json", _read_population, seal_json),
     ),
     "self-play, config.json": (
         "self_play",

@@ -293,6 +293,7 @@ READ_BY = {
     "base/files.py": _OPENERS,
     "base/results_file.py": ["sweep.sqlite"],
     "cli/search_space.py": ["space.toml"],
+    "experiments/policy_population.py": ["population.json"],
     "profiler/collect/samples.py": ["samples.jsonl"],
     "profiler/render/lines.py": ["source.py"],
     "profiler/session/kineto.py": ["gpu.json", "kineto.json"],

@@ -83,10 +83,10 @@ def describe(generation: Generation) -> list[str]:
     for exploit in generation.exploits:
         options = ", ".join(
             f"{key}={value:.3g}" if isinstance(value, float) else f"{key}={value}"
-            for key, value in exploit["options"].items()
+            for key, value in exploit.options.items()
         )
         lines.append(
-            f"  {exploit['policy']}: member {exploit['member']} continues from member "
-            f"{exploit['source']} with {options}"
+            f"  {exploit.policy}: member {exploit.member} continues from member "
+            f"{exploit.source} with {options}"
         )
     return lines

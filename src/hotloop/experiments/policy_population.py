@@ -1,8 +1,7 @@
 """Populations of several policies: members play matches, and weak ones continue from strong ones.
 
     RUN/
-      population.json     the settings
-      population.jsonl    a line for each generation: matches, fitness, exploits
+      population.json     the settings, and for each generation: matches, fitness, exploits
       members/0/          a training of several policies, with `policies/NAME` for each of them
       members/1/
 
@@ -18,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -43,10 +43,29 @@ from hotloop.training.sources import training_spec
 if TYPE_CHECKING:
     from hotloop.training.algorithm import Algorithm
 
-SETTINGS_FILE, LOG_FILE, MEMBERS = "population.json", "population.jsonl", "members"
+FILE, MEMBERS = "population.json", "members"
 _SHARE = 4  # a quarter of the members is replaced
 _FACTORS = 0.8, 1.25  # of a number that mutates
 _REDRAWN = 0.25  # probability that an option is drawn again instead
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Exploit:
+    """A policy that continues from another member's.
+
+    Attributes:
+        policy: its name.
+        member: its member.
+        source: the member whose checkpoint it continues from.
+        checkpoint: the name of this checkpoint.
+        options: its new options.
+    """
+
+    policy: str
+    member: int
+    source: int
+    checkpoint: str
+    options: dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,8 +79,7 @@ class Generation:
         ratings: Elo ratings of the members, by policy, and half of the widths of their 95 %
             intervals. A policy wins a game in which its return is higher than the others'.
         options: options of each member with which it trained, by policy.
-        exploits: changes after the generation: policy, member, the member whose checkpoint it
-            continues from, the name of this checkpoint, and the new options.
+        exploits: changes after the generation.
         match_steps: steps of agents in all matches so far.
     """
 
@@ -70,7 +88,7 @@ class Generation:
     fitness: dict[str, list[float]]
     ratings: dict[str, list[list[float]]]
     options: dict[str, list[dict[str, Any]]]
-    exploits: list[dict[str, Any]]
+    exploits: list[Exploit]
     match_steps: int
 
 
@@ -134,6 +152,7 @@ class Population:
 
         Raises:
             ConfigError: the directory has a population with other settings.
+            RunDirectoryError: its file is damaged.
             KeyboardInterrupt: after the current member has written its last checkpoints.
         """
         done = self._open()
@@ -142,6 +161,7 @@ class Population:
         matches = Matches(spec, self._config.policies, self._num_games, self._config.eval_max_steps)
         try:
             self._names = list(matches.shares)
+            self._check(done)
             options = self._first_options()
             if done:
                 matches.num_steps = done[-1].match_steps
@@ -153,7 +173,7 @@ class Population:
                 for member in range(self._members):
                     self._train_member(member, options, total, on_report)
                 done.append(self._compare(matches, number, total, options))
-                self._log(done[-1])
+                self._write(done)
                 options = self._options_after(done[-1])
                 self._copy_checkpoints(done[-1])
                 on_generation(done[-1])
@@ -181,35 +201,73 @@ class Population:
             "num_games": self._num_games,
             "replaces": self._replaces,
         }
-        file = self.path / SETTINGS_FILE
-        if not file.exists():
+        self._settings = json.loads(json.dumps(settings))
+        if not self._file.exists():
             create_directory(self.path, may_rename=self._config.run_dir is None)
-            with atomic_write(file, durable=True) as path:
-                path.write_text(json.dumps(settings, indent=2), encoding="utf-8")
+            self._write([])
             return []
-        lines: list[str] = []
         try:
-            stored = documents.read(file)
-            if (self.path / LOG_FILE).exists():
-                lines = (self.path / LOG_FILE).read_text(encoding="utf-8").splitlines(keepends=True)
-        except (OSError, ValueError) as error:
-            raise RunDirectoryError(f"{file} can't be read: {error}") from error
-        if stored != json.loads(json.dumps(settings)):
-            changed = [name for name in settings if stored.get(name) != settings[name]]
+            stored = documents.read(self._file)
+            if not isinstance(stored, dict):
+                raise ValueError("it is not an object")
+            generations = [
+                documents.record(Generation, value, where=f"log[{k}]")
+                for k, value in enumerate(stored.pop("log", ()))
+            ]
+        except (OSError, ValueError, TypeError) as error:
+            raise RunDirectoryError(
+                f"{self._file} can't be read: {error}: start a new population"
+            ) from error
+        if stored != self._settings:
+            changed = [x for x in self._settings if stored.get(x) != self._settings[x]]
             raise ConfigError(
                 f"{self.path} has a population with other settings ({', '.join(changed)}): pass "
                 "another `run_dir`, or the same settings to continue it"
             )
-        # A line without its end was being written when the process was killed.
-        return [Generation(**json.loads(line)) for line in lines if line.endswith("\n")]
+        return generations
 
-    def _log(self, generation: Generation) -> None:
-        file = self.path / LOG_FILE
-        text = file.read_text(encoding="utf-8") if file.exists() else ""
-        text = text[: text.rfind("\n") + 1]
-        with atomic_write(file, durable=True) as path:
-            line = json.dumps(dataclasses.asdict(generation))
-            path.write_text(f"{text}{line}\n", encoding="utf-8")
+    def _check(self, generations: Sequence[Generation]) -> None:
+        """Check that stored generations fit the policies and the members.
+
+        Raises:
+            RunDirectoryError: they don't.
+        """
+        members, names = range(self._members), set(self._names)
+        fit = all(
+            generation.number == number
+            and all(
+                values.keys() == names and all(len(x) == self._members for x in values.values())
+                for values in (generation.fitness, generation.ratings, generation.options)
+            )
+            and all(
+                option.keys() == self._space.keys()
+                for values in generation.options.values()
+                for option in values
+            )
+            and all(
+                exploit.policy in names
+                and exploit.member in members
+                and exploit.source in members
+                and re.fullmatch(r"step-\d+", exploit.checkpoint)
+                and exploit.options.keys() == self._space.keys()
+                for exploit in generation.exploits
+            )
+            for number, generation in enumerate(generations, 1)
+        )
+        if not fit:
+            raise RunDirectoryError(
+                f"{self._file} does not fit its policies and members: start a new population"
+            )
+
+    def _write(self, generations: Sequence[Generation]) -> None:
+        values = [dataclasses.asdict(generation) for generation in generations]
+        document = documents.sealed({**self._settings, "log": values})
+        with atomic_write(self._file, durable=True) as path:
+            path.write_text(json.dumps(document), encoding="utf-8")
+
+    @property
+    def _file(self) -> Path:
+        return self.path / FILE
 
     def _member_dir(self, member: int) -> Path:
         return self.path / MEMBERS / str(member)
@@ -360,7 +418,7 @@ class Population:
         fitness: Sequence[float],
         options: Sequence[dict[str, Any]],
         rng: np.random.Generator,
-    ) -> list[dict[str, Any]]:
+    ) -> list[Exploit]:
         order = [int(i) for i in np.argsort(fitness, kind="stable")]
         count = max(1, self._members // _SHARE)
         exploits = []
@@ -372,20 +430,20 @@ class Population:
             }
             last = self._policy_dir(member, name) / "checkpoints" / "last"
             exploits.append(
-                {
-                    "policy": name,
-                    "member": member,
-                    "source": source,
-                    "checkpoint": last.resolve().name,
-                    "options": mutated,
-                }
+                Exploit(
+                    policy=name,
+                    member=member,
+                    source=source,
+                    checkpoint=last.resolve().name,
+                    options=mutated,
+                )
             )
         return exploits
 
     def _options_after(self, generation: Generation) -> dict[str, list[dict[str, Any]]]:
         options = {name: list(values) for name, values in generation.options.items()}
         for exploit in generation.exploits:
-            options[exploit["policy"]][exploit["member"]] = exploit["options"]
+            options[exploit.policy][exploit.member] = exploit.options
         return options
 
     def _copy_checkpoints(self, generation: Generation) -> None:
@@ -395,10 +453,10 @@ class Population:
         """
         for exploit in generation.exploits:
             target, source = (
-                self._policy_dir(exploit[key], exploit["policy"]) / "checkpoints"
-                for key in ("member", "source")
+                self._policy_dir(member, exploit.policy) / "checkpoints"
+                for member in (exploit.member, exploit.source)
             )
-            checkpoint = exploit["checkpoint"]
+            checkpoint = exploit.checkpoint
             has_advanced = (target / "last").resolve().name != checkpoint
             if has_advanced or not (source / checkpoint).is_dir():
                 continue
