@@ -55,7 +55,11 @@ def recurrent_twins(env: Any, options: dict[str, Any]) -> tuple[Any, Any]:
     return twins(sb3_contrib.RecurrentPPO, env, **{**SMALL, "policy_kwargs": NETS, **options})
 
 
-@pytest.mark.parametrize("name", CASES)
+# The original needs ten seconds for the 100 updates of each case.
+SLOW_CASES = [pytest.param(name, marks=pytest.mark.slow) for name in CASES if name != "defaults"]
+
+
+@pytest.mark.parametrize("name", ["defaults", *SLOW_CASES])
 def test_it_learns_the_same(name: str) -> None:
     original, accelerated = recurrent_twins(*CASES[name])
     train_both(original, accelerated, 100)
