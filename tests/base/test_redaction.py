@@ -8,7 +8,9 @@ import pytest
 
 from hotloop.base.processes import descendants
 from hotloop.base.redaction import redacted, redacted_options, secret_variable, without_secrets
+from hotloop.errors import ConfigError
 from hotloop.profiler.collect import sampler
+from hotloop.runs.file_schemas import check_secrets
 from tests.runs.test_directory import create
 
 SECRET = "s3cr3t-0123456789"
@@ -44,7 +46,31 @@ def test_other_arguments_stay_as_they_are():
         "--seeds=1-5",
     ]
     arguments += ["lr=1e-3", "https://host/path", "user@host", "--hidden-sizes", "64", "64"]
+    arguments += ["--tokenizer", "gpt2", "--max-tokens=100", "Tokens:Env"]
     assert redacted(arguments) == arguments
+
+
+def test_numbers_and_plain_words_of_variables_are_no_secrets(monkeypatch):
+    monkeypatch.setenv("MAX_TOKENS", "20480000")
+    monkeypatch.setenv("PIN_PASSWORD", "20480000")
+    monkeypatch.setenv("POSTGRES_PASSWORD", "postgres")
+    monkeypatch.setenv("SLACK_SECRET_URL", "https://hooks.example/T/abcdef")
+    check_secrets({"total_timesteps": 20_480_000, "env_kwargs": {"db": "postgres at 20480000"}})
+    assert without_secrets("bad https://hooks.example/T/abcdef") == "bad ***"
+
+
+def test_ordinary_runtime_environments_of_ray_are_accepted():
+    for runtime_env in (
+        {"env_vars": {"TOKENIZERS_PARALLELISM": "false", "AWS_CREDENTIALS_FILE": "/x/y"}},
+        {"pip": ["tokenizers==0.15", "tiktoken==0.7"]},
+    ):
+        check_secrets({"ray_runtime_env": runtime_env})
+
+
+def test_secrets_with_characters_that_json_escapes_are_found(monkeypatch):
+    monkeypatch.setenv("DB_PASSWORD", 'ab"cd\\efgh1')
+    with pytest.raises(ConfigError, match="`env_kwargs` must contain no secrets"):
+        check_secrets({"env_kwargs": {"key": ['x ab"cd\\efgh1']}})
 
 
 def test_secrets_in_messages_are_masked(monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from dataclasses import asdict
@@ -131,12 +132,46 @@ def test_without_exploits_members_keep_their_options(tmp_path):
 
 def test_other_settings_are_refused(tmp_path):
     population(tmp_path, generations=1).train()
-    with pytest.raises(ConfigError, match=r"other settings \(members\): pass another `run_dir`"):
+    with pytest.raises(ConfigError, match=r"other settings \(members\): pass another directory"):
         population(tmp_path, generations=1, members=3).train()
-    with pytest.raises(ConfigError, match="two members or more"):
+    with pytest.raises(ConfigError, match="needs two members"):
         population(tmp_path, members=1)
     with pytest.raises(ConfigError, match="needs `policies`"):
         Population(ppo.algorithm, ppo.Config(), {})
+
+
+@pytest.mark.parametrize(
+    ("space", "options", "message"),
+    [
+        ({"hidden_sizes": Choices(((4,), (8,)))}, {}, "`hidden_sizes` can't change"),
+        ({}, {"num_steps": 64}, "a generation has 128 steps, and an iteration 256"),
+        ({"gamma": Range(0.9, 0.99)}, {}, "would begin again .* `learning_rate` has one"),
+        ({}, {"keep_checkpoints": 7}, "`keep_checkpoints` has no effect"),
+        ({}, {"stop_at_return": 5.0}, "`stop_at_return` has no effect"),
+    ],
+)
+def test_options_that_generations_cannot_respect_are_refused(tmp_path, space, options, message):
+    config = dataclasses.replace(population(tmp_path)._config, **options)
+    with pytest.raises(ConfigError, match=message):
+        Population(
+            ppo.algorithm, config, space or {"learning_rate": RATES}, members=2, generations=2
+        )
+
+
+def test_a_wrong_first_command_leaves_no_population(tmp_path):
+    wrong = population(tmp_path)
+    wrong._env = "tests.toy_games:NoGame"
+    with pytest.raises(Exception, match="NoGame"):
+        wrong.train()
+    assert not (tmp_path / "run" / "population.json").exists()
+
+
+def test_games_that_are_cut_replace_no_member(tmp_path, capsys):
+    games = population(tmp_path)
+    games._config = dataclasses.replace(games._config, eval_interval=128, eval_max_steps=1)
+    (first, _) = games.train()
+    assert first.exploits == []
+    assert "did not end within 1 steps and don't count" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

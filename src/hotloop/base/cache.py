@@ -47,7 +47,12 @@ def directory() -> Path:
     if custom:
         return Path(custom)
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "hotloop"
+    if base:
+        return Path(base) / "hotloop"
+    try:
+        return Path.home() / ".cache" / "hotloop"
+    except RuntimeError:  # no home, as of a user of a container without a name: not usable
+        return Path("/nonexistent/hotloop")
 
 
 @dataclass

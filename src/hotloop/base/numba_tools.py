@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from hotloop.base import cache
+from hotloop.base.streams import notify
 from hotloop.errors import requires_extra
 
 with requires_extra("hotloop.replay and hotloop.bandits need Numba", "replay,bandit"):
@@ -137,9 +138,20 @@ class CodeCache:
         if compiled.lifted or compiled.library.has_dynamic_globals:
             return
         content = pickle.dumps(compiled._reduce(), protocol=4)
-        with contextlib.suppress(OSError), cache.creating(self._key(signature), _SUFFIX) as file:
-            if file.existing is None:
+        _warn_unusable_cache()
+        key = self._key(signature)
+        with contextlib.suppress(OSError), cache.creating(key, _SUFFIX) as file:
+            # Another process may have compiled the same at the same time.
+            if file.existing is None and cache.find(key, _SUFFIX) is None:
                 file.save(content)
+
+
+@functools.cache
+def _warn_unusable_cache() -> None:
+    """Print once why compiled code can't be stored, if so."""
+    reason = cache.unusable_reason()
+    if reason:
+        notify(f"warning: compiled functions are compiled again in each process: {reason}")
 
 
 def _package_cache(function: Callable[..., Any]) -> CodeCache:

@@ -8,19 +8,21 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 _MASK = "***"
-# Names of variables and options whose values are secrets.
-_NAME = r"[\w.-]*(?:api_?-?key|access_?-?key|secret|token|passw|passphrase|credential)[\w.-]*"
+# Names of variables and options whose values are secrets. Tokens of language models are none, as in
+# MAX_TOKENS, tokenizer and tiktoken.
+_TOKEN = "(?<!tik)token(?!s|i[sz])"
+_NAME = rf"[\w.-]*(?:api_?-?key|access_?-?key|secret|{_TOKEN}|passw|passphrase|credential)[\w.-]*"
 _SECRET_NAME = re.compile(_NAME, re.IGNORECASE)
 _OPTION = re.compile(f"--?{_NAME}", re.IGNORECASE)
 # NAME=value, NAME: value, and the same in JSON.
 _ASSIGNMENT = re.compile(rf"""({_NAME}["']?\s*[=:]\s*["']?)([^\s"',}}&]+)""", re.IGNORECASE)
 # The same without the colon, which separates a module from its class in options.
-_EQUATION = re.compile(_ASSIGNMENT.pattern.replace("[=:]", "="), re.IGNORECASE)
+_EQUATION = re.compile(_ASSIGNMENT.pattern.replace("[=:]", "=(?!=)"), re.IGNORECASE)
 _URL_PASSWORD = re.compile(r"(://[^/\s:@]*:)[^/\s@]+@")
 # Variables named like secrets that hold none, such as PASSWORD_STORE_DIR.
-_NO_SECRET_NAME = re.compile(r".*_(dir|file|home|host|mode|path|type|uri|url)", re.IGNORECASE)
-# Shorter values of variables are words that texts may contain anyway.
-_MIN_LENGTH = 8
+_NO_SECRET_NAME = re.compile(r".*_(dir|file|home|host|mode|path|type)", re.IGNORECASE)
+# Shorter values of variables are words that texts may contain anyway, and so are numbers.
+_MIN_LENGTH, _MIN_LETTERS = 8, 16
 
 
 def redacted(arguments: Iterable[str]) -> list[str]:
@@ -52,7 +54,7 @@ def redacted_options(options: Mapping[str, Any]) -> dict[str, Any]:
             return _MASK if is_secret else _masked(value, secrets, _EQUATION)
         if isinstance(value, Mapping):
             return {
-                key: mask(item, is_secret or _SECRET_NAME.fullmatch(str(key)) is not None)
+                key: mask(item, is_secret or _is_secret_name(str(key)))
                 for key, item in value.items()
             }
         return [mask(item, is_secret) for item in value] if isinstance(value, list) else value
@@ -81,11 +83,15 @@ def _environment_secrets() -> dict[str, str]:
     secrets = {
         value: name
         for name, value in os.environ.items()
-        if len(value) >= _MIN_LENGTH
-        and _SECRET_NAME.fullmatch(name)
-        and not _NO_SECRET_NAME.fullmatch(name)
+        if len(value) >= (_MIN_LETTERS if value.isalpha() else _MIN_LENGTH)
+        and not value.isdecimal()
+        and _is_secret_name(name)
     }
     return dict(sorted(secrets.items(), key=lambda item: -len(item[0])))
+
+
+def _is_secret_name(name: str) -> bool:
+    return bool(_SECRET_NAME.fullmatch(name)) and not _NO_SECRET_NAME.fullmatch(name)
 
 
 def _masked(text: str, secrets: Iterable[str], assignment: re.Pattern[str]) -> str:

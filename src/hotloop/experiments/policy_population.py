@@ -28,15 +28,18 @@ import numpy as np
 
 from hotloop.base import documents
 from hotloop.base.files import atomic_write, sync
+from hotloop.base.streams import notify
 from hotloop.errors import ConfigError, RunDirectoryError
 from hotloop.experiments.matches import Matches
+from hotloop.experiments.population import check_generation, check_space
 from hotloop.experiments.spaces import Choices, Range, Space, draw
 from hotloop.ops.ratings import elo_ratings
 from hotloop.policies import ActingPolicy
 from hotloop.runs import OnReport, RunDirectory
 from hotloop.runs.new_directory import create_directory, default_name
 from hotloop.runs.policies import POLICIES
-from hotloop.training.options import OnPolicyOptions, to_json
+from hotloop.training.options import OnPolicyOptions, StopOptions, to_json
+from hotloop.training.options.constraints import scheduled_options
 from hotloop.training.several_policies import finished_steps, train_policies
 from hotloop.training.sources import training_spec
 
@@ -126,9 +129,12 @@ class Population:
             raise ConfigError("a population of several policies needs `policies`, got None")
         if members < 2 or generations < 1:
             raise ConfigError(
-                "a population needs two members or more, and a generation, got "
-                f"{members} and {generations}"
+                "a population needs two members (`--trials 2`) and a generation "
+                f"(`--generations 1`) or more, got {members} and {generations}"
             )
+        check_space(space, config)
+        check_generation(generations, config)
+        _check_fixed_options(config, space)
         self._algorithm, self._config, self._space = algorithm, config, space
         self._members, self._generations = members, generations
         self._num_games, self._replaces = num_games, replaces
@@ -155,12 +161,12 @@ class Population:
             RunDirectoryError: its file is damaged.
             KeyboardInterrupt: after the current member has written its last checkpoints.
         """
-        done = self._open()
         spec = training_spec(self._config, self._env)
         assert self._config.policies is not None
         matches = Matches(spec, self._config.policies, self._num_games, self._config.eval_max_steps)
         try:
             self._names = list(matches.shares)
+            done = self._open()
             self._check(done)
             options = self._first_options()
             if done:
@@ -218,11 +224,13 @@ class Population:
             raise RunDirectoryError(
                 f"{self._file} can't be read: {error}: start a new population"
             ) from error
-        if stored != self._settings:
+        if stored != self._settings and not generations:
+            self._write([])  # nothing has been trained, such as after a wrong option
+        elif stored != self._settings:
             changed = [x for x in self._settings if stored.get(x) != self._settings[x]]
             raise ConfigError(
                 f"{self.path} has a population with other settings ({', '.join(changed)}): pass "
-                "another `run_dir`, or the same settings to continue it"
+                "another directory (`--file`), or the same settings to continue it"
             )
         return generations
 
@@ -388,6 +396,14 @@ class Population:
             name: [fmean(values) if values else float("-inf") for values in lists]
             for name, lists in returns.items()
         }
+        num_games = self._num_games * self._members**2
+        num_ended = sum(map(len, next(iter(returns.values()))))
+        if num_ended < num_games:
+            notify(
+                f"warning: {num_games - num_ended} of {num_games} games of the matches did not end "
+                f"within {self._config.eval_max_steps:,} steps and don't count: raise "
+                "`eval_max_steps`"
+            )
         ratings, widths = elo_ratings(scores, games)
         rated: dict[str, list[list[float]]] = {name: [] for name in self._names}
         for (name, _), rating, width in zip(players, ratings, widths, strict=True):
@@ -424,6 +440,8 @@ class Population:
         exploits = []
         for member in order[:count]:
             source = order[-1 - int(rng.integers(count))]
+            if not float("-inf") < fitness[member] < fitness[source]:
+                continue  # nothing to gain, or no game of a match has ended
             mutated = {
                 option: mutate(domain, options[source][option], rng)
                 for option, domain in self._space.items()
@@ -466,6 +484,26 @@ class Population:
             shutil.rmtree(target / checkpoint, ignore_errors=True)  # a kill may have come after it
             copy.rename(target / checkpoint)
             sync(target)
+
+
+def _check_fixed_options(config: OnPolicyOptions, space: Space) -> None:
+    """Raise a ConfigError if generations can't respect an option."""
+    defaults = {field.name: field.default for field in dataclasses.fields(config)}
+    reasons = dict.fromkeys(
+        ("checkpoint_interval", "keep_checkpoints"), "a population saves after each generation"
+    )
+    stops = (field.name for field in dataclasses.fields(StopOptions))
+    reasons |= dict.fromkeys(stops, "all members of a generation take the same steps")
+    for name, reason in reasons.items():
+        if getattr(config, name) != defaults[name]:
+            raise ConfigError(f"{reason}, so `{name}` has no effect: leave it out")
+    for name in scheduled_options(type(config)) - space.keys():
+        value = getattr(config, name)
+        if not (value is None or isinstance(value, int | float)):
+            raise ConfigError(
+                f"a schedule would begin again in each generation, and `{name}` has one: set it "
+                "to a number, or sweep over it"
+            )
 
 
 def mutate(domain: Choices | Range, value: Any, rng: np.random.Generator) -> Any:

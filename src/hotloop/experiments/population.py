@@ -20,15 +20,9 @@ if TYPE_CHECKING:
     from hotloop.experiments.runner import RunSpec
 
 
-def check_population(space: Space, plan: Plan, config: Any) -> None:
-    """Raise an error if population-based training does not support a plan.
-
-    Raises:
-        ConfigError: an option of the space can't change during training, there is no population,
-            or a generation is shorter than an iteration, for example.
-    """
-    # Check the search space.
-    generations, schedulable = plan.generations or 1, scheduled_options(type(config))
+def check_space(space: Space, config: Any) -> None:
+    """Raise a ConfigError if an option of the space can't change during training."""
+    schedulable = scheduled_options(type(config))
     for name, domain in space.items():
         if name not in schedulable:
             raise ConfigError(
@@ -41,6 +35,28 @@ def check_population(space: Space, plan: Plan, config: Any) -> None:
             raise ConfigError(
                 f"`--sampler pbt` creates schedules itself: give `{name}` numbers or a range"
             )
+
+
+def check_generation(generations: int, config: Any) -> int:
+    """Return the steps of a generation. Raise a ConfigError if an iteration has more."""
+    interval = config.total_timesteps // generations
+    iteration = getattr(config, "num_steps", 1) * config.total_envs
+    if iteration > interval:
+        raise ConfigError(
+            f"a generation has {interval:,} steps, and an iteration {iteration:,}: lower "
+            "`--generations`, or raise `--total-timesteps`"
+        )
+    return interval
+
+
+def check_population(space: Space, plan: Plan, config: Any) -> None:
+    """Raise an error if population-based training does not support a plan.
+
+    Raises:
+        ConfigError: an option of the space can't change during training, there is no population,
+            or a generation is shorter than an iteration, for example.
+    """
+    check_space(space, config)
     # Check the plan.
     if len(plan.seeds) > 1:
         raise ConfigError(
@@ -59,14 +75,7 @@ def check_population(space: Space, plan: Plan, config: Any) -> None:
         raise ConfigError("`--sampler pbt` does not support `--jobs`: remove it")
     if config.track:
         raise ConfigError("`--track` follows one run, but members continue one another's runs")
-    # Check the length of a generation.
-    interval = config.total_timesteps // generations
-    iteration = getattr(config, "num_steps", 1) * config.total_envs
-    if iteration > interval:
-        raise ConfigError(
-            f"a generation has {interval:,} steps, and an iteration {iteration:,}: lower "
-            "`--generations`, or raise `--total-timesteps`"
-        )
+    interval = check_generation(plan.generations or 1, config)
     eval_interval = getattr(config, "eval_interval", None)
     if plan.metric == "evaluation" and (eval_interval is None or eval_interval > interval):
         raise ConfigError(

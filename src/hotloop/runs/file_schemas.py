@@ -177,7 +177,7 @@ def check_secrets(options: Mapping[str, Any]) -> None:
             a variable for processes on Ray.
     """
     for name, value in options.items():
-        variable = secret_variable(json.dumps(value, ensure_ascii=False))
+        variable = secret_variable("\n".join(_texts(value)))
         if variable is not None:
             raise ConfigError(
                 f"`{name}` must contain no secrets, since the run stores it, but it contains the "
@@ -189,6 +189,17 @@ def check_secrets(options: Mapping[str, Any]) -> None:
             "`ray_runtime_env` must contain no secrets, since the run stores it: set such "
             "variables where you start Ray's nodes instead"
         )
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield all texts in a JSON value, keys included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _texts([*value.keys(), *value.values()])
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _texts(item)
 
 
 def _are_numbers(values: list[Any], *, or_null: bool = False) -> bool:
