@@ -31,15 +31,14 @@ from hotloop.base.files import atomic_write, sync
 from hotloop.base.streams import notify
 from hotloop.errors import ConfigError, RunDirectoryError
 from hotloop.experiments.matches import Matches
-from hotloop.experiments.population import check_generation, check_space
+from hotloop.experiments.population import check_fixed_options, check_generation, check_space
 from hotloop.experiments.spaces import Choices, Range, Space, draw
 from hotloop.ops.ratings import elo_ratings
 from hotloop.policies import ActingPolicy
 from hotloop.runs import OnReport, RunDirectory
 from hotloop.runs.new_directory import create_directory, default_name
 from hotloop.runs.policies import POLICIES
-from hotloop.training.options import OnPolicyOptions, StopOptions, to_json
-from hotloop.training.options.constraints import scheduled_options
+from hotloop.training.options import OnPolicyOptions, to_json
 from hotloop.training.several_policies import finished_steps, train_policies
 from hotloop.training.sources import training_spec
 
@@ -134,7 +133,7 @@ class Population:
             )
         check_space(space, config)
         check_generation(generations, config)
-        _check_fixed_options(config, space)
+        check_fixed_options(config, space)
         self._algorithm, self._config, self._space = algorithm, config, space
         self._members, self._generations = members, generations
         self._num_games, self._replaces = num_games, replaces
@@ -484,26 +483,6 @@ class Population:
             shutil.rmtree(target / checkpoint, ignore_errors=True)  # a kill may have come after it
             copy.rename(target / checkpoint)
             sync(target)
-
-
-def _check_fixed_options(config: OnPolicyOptions, space: Space) -> None:
-    """Raise a ConfigError if generations can't respect an option."""
-    defaults = {field.name: field.default for field in dataclasses.fields(config)}
-    reasons = dict.fromkeys(
-        ("checkpoint_interval", "keep_checkpoints"), "a population saves after each generation"
-    )
-    stops = (field.name for field in dataclasses.fields(StopOptions))
-    reasons |= dict.fromkeys(stops, "all members of a generation take the same steps")
-    for name, reason in reasons.items():
-        if getattr(config, name) != defaults[name]:
-            raise ConfigError(f"{reason}, so `{name}` has no effect: leave it out")
-    for name in scheduled_options(type(config)) - space.keys():
-        value = getattr(config, name)
-        if not (value is None or isinstance(value, int | float)):
-            raise ConfigError(
-                f"a schedule would begin again in each generation, and `{name}` has one: set it "
-                "to a number, or sweep over it"
-            )
 
 
 def mutate(domain: Choices | Range, value: Any, rng: np.random.Generator) -> Any:

@@ -13,6 +13,7 @@ from hotloop.errors import ConfigError
 from hotloop.experiments.ray_tune import RayExecutor
 from hotloop.experiments.spaces import Choices, Range, Space
 from hotloop.experiments.worker import pack
+from hotloop.training.options import StopOptions
 from hotloop.training.options.constraints import scheduled_options
 
 if TYPE_CHECKING:
@@ -47,6 +48,26 @@ def check_generation(generations: int, config: Any) -> int:
             "`--generations`, or raise `--total-timesteps`"
         )
     return interval
+
+
+def check_fixed_options(config: Any, space: Space) -> None:
+    """Raise a ConfigError if generations can't respect an option."""
+    defaults = {field.name: field.default for field in dataclasses.fields(config)}
+    reasons = dict.fromkeys(
+        ("checkpoint_interval", "keep_checkpoints"), "a population saves after each generation"
+    )
+    stops = (field.name for field in dataclasses.fields(StopOptions))
+    reasons |= dict.fromkeys(stops, "all members of a generation take the same steps")
+    for name, reason in reasons.items():
+        if getattr(config, name) != defaults[name]:
+            raise ConfigError(f"{reason}, so `{name}` has no effect: leave it out")
+    for name in scheduled_options(type(config)) - space.keys():
+        value = getattr(config, name)
+        if not (value is None or isinstance(value, int | float)):
+            raise ConfigError(
+                f"a schedule would begin again in each generation, and `{name}` has one: set it "
+                "to a number, or sweep over it"
+            )
 
 
 def check_population(space: Space, plan: Plan, config: Any) -> None:
