@@ -67,9 +67,7 @@ def without_secrets(text: str) -> str:
 
     These are environment variables of this process that are named like secrets.
     """
-    for secret in _environment_secrets():
-        text = text.replace(secret, _MASK)
-    return _URL_PASSWORD.sub(lambda match: f"{match[1]}{_MASK}@", text)
+    return _masked(text, _environment_secrets())
 
 
 def secret_variable(text: str) -> str | None:
@@ -94,10 +92,12 @@ def _is_secret_name(name: str) -> bool:
     return bool(_SECRET_NAME.fullmatch(name)) and not _NO_SECRET_NAME.fullmatch(name)
 
 
-def _masked(text: str, secrets: Iterable[str], assignment: re.Pattern[str]) -> str:
+def _masked(text: str, secrets: Iterable[str], assignment: re.Pattern[str] | None = None) -> str:
     # No templates like r"\1": for them, Python imports `re` by name, and a profiled program may
     # have a module of that name.
     for secret in secrets:
         text = text.replace(secret, _MASK)
     text = _URL_PASSWORD.sub(lambda match: f"{match[1]}{_MASK}@", text)
+    if assignment is None:
+        return text
     return assignment.sub(lambda match: f"{match[1]}{_MASK}", text)
