@@ -283,7 +283,7 @@ def test_a_push_during_a_training_publishes_one_checkpoint(hub, monkeypatch, cop
 def test_published_options():
     """Secrets are masked, and other values stay as they are."""
     options = {
-        "env_kwargs": {"api_key": "abc def", "max_tokens": 5, "tokens": ["a"], "url": "s://u:p@h"},
+        "env_kwargs": {"api_key": "abc def", "api_tokens": ["a"], "tokens": 5, "url": "s://u:p@h"},
         "init_from": "/home/anna/runs/secret-project",
         "log_info": ["token=x"],
         "run_dir": "/home/anna",
@@ -296,8 +296,8 @@ def test_published_options():
     assert published["config"] == {
         "env_kwargs": {
             "api_key": "***",
-            "max_tokens": 5,
-            "tokens": ["***"],
+            "tokens": 5,
+            "api_tokens": ["***"],
             "url": "s://u:***@h",
         },
         "log_info": ["token=***"],

@@ -10,7 +10,7 @@ from typing import Any
 _MASK = "***"
 # Names of variables and options whose values are secrets. Tokens of language models are none, as in
 # MAX_TOKENS, tokenizer and tiktoken.
-_TOKEN = "(?<!tik)token(?!s|i[sz])"
+_TOKEN = r"(?<!tik)token(?!s|i[sz])|(?:api|auth|access)[_-]tokens"
 _NAME = rf"[\w.-]*(?:api_?-?key|access_?-?key|secret|{_TOKEN}|passw|passphrase|credential)[\w.-]*"
 _SECRET_NAME = re.compile(_NAME, re.IGNORECASE)
 _OPTION = re.compile(f"--?{_NAME}", re.IGNORECASE)
