@@ -159,7 +159,7 @@ def _read_policies(folder: Path) -> Any:
 
 def _population(folder: Path) -> Population:
     config = find("ppo").config(
-        **{**_PPO, "env_id": "tests.toy_games:Matching", "policies": "left,right", "num_envs": 4},
+        **{**_PPO, "env_id": "tests.toy_games:Matching", "policies": "left,right"},
         run_dir=str(folder / "run"),
     )
     space = {"learning_rate": Range(1e-4, 1e-2, is_log=True)}
