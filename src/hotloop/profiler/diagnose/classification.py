@@ -357,15 +357,30 @@ class Program:
         key = frame, loop
         if key not in self._inside_loops:
             self_ns = inclusive_ns = 0.0
-            for row in self.rows:
-                ns = row.ns
-                for i, position in enumerate(user_positions(row.stack)):
-                    if position.frame == frame and position.line in loop:
-                        inclusive_ns += ns
-                        self_ns += ns * (i == 0)
-                        break
+            for (lines, is_innermost), ns in self._times_by_lines.get(frame, {}).items():
+                at = next((i for i, line in enumerate(lines) if line in loop), None)
+                if at is not None:
+                    inclusive_ns += ns
+                    self_ns += ns * (is_innermost and at == 0)
             self._inside_loops[key] = self_ns >= LIMITS.self_share * inclusive_ns
         return self._inside_loops[key]
+
+    @cached_property
+    def _times_by_lines(self) -> dict[Frame, dict[tuple[tuple[int, ...], bool], float]]:
+        """Time of each user's function by its lines in a stack, innermost first.
+
+        The second part of a key tells whether no other function of the user was called there.
+        """
+        times: dict[Frame, dict[tuple[tuple[int, ...], bool], float]] = {}
+        for row in self.rows:
+            lines: dict[Frame, list[int]] = {}
+            chain = user_positions(row.stack)
+            for frame, line in chain:
+                lines.setdefault(frame, []).append(line)
+            for frame, found in lines.items():
+                sums, key = times.setdefault(frame, {}), (tuple(found), frame == chain[0].frame)
+                sums[key] = sums.get(key, 0.0) + row.ns
+        return times
 
 
 def _without_lock_wait(row: SampleRow) -> SampleRow:

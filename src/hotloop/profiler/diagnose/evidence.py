@@ -383,8 +383,8 @@ def entry_index(stack: Stack) -> int:
 def library_frames(stack: Stack) -> tuple[Frame, ...]:
     """Return the library frames called by the innermost user frame, outermost first."""
     frames = stack.frames
-    last = max((i for i, frame in enumerate(frames) if not is_library(frame)), default=-1)
-    return frames[last + 1 :]
+    users = (i for i in range(len(frames) - 1, -1, -1) if not is_library(frames[i]))
+    return frames[next(users, -1) + 1 :]
 
 
 @lru_cache(maxsize=65536)

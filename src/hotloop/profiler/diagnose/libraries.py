@@ -11,7 +11,12 @@ from hotloop.profiler.session.catalogues import is_in
 
 def calls_into(row: SampleRow, group: str) -> bool:
     """Return whether the user's innermost line calls into a group, directly or indirectly."""
-    return any(is_in(group, frame) for frame in library_frames(row.stack))
+    return _calls_into(row.stack, group)
+
+
+@lru_cache(maxsize=65536)
+def _calls_into(stack: Stack, group: str) -> bool:
+    return any(is_in(group, frame) for frame in library_frames(stack))
 
 
 def is_core(row: SampleRow) -> bool:

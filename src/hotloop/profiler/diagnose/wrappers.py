@@ -110,13 +110,14 @@ def class_name(frame: Frame) -> str:
     return frame.function.partition(".")[0]
 
 
-def _steps(stack: Stack) -> list[int]:
+@lru_cache(maxsize=65536)
+def _steps(stack: Stack) -> tuple[int, ...]:
     """Return the indices of methods that step or reset an environment."""
-    return [
+    return tuple(
         i
         for i, frame in enumerate(stack.frames)
         if is_environment(frame) or _is_library_step(frame)
-    ]
+    )
 
 
 def _is_library_step(frame: Frame) -> bool:

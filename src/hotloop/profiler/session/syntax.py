@@ -48,8 +48,13 @@ def nodes(file: str, *kinds: type[Node]) -> tuple[Node, ...]:
 
 @lru_cache(maxsize=4096)
 def _nodes(file: str, kinds: tuple[type[Any], ...]) -> tuple[Any, ...]:
+    return tuple(node for node in _all_nodes(file) if isinstance(node, kinds))
+
+
+@lru_cache(maxsize=256)
+def _all_nodes(file: str) -> tuple[ast.AST, ...]:
     tree = parse_file(file)
-    return tuple(node for node in ast.walk(tree) if isinstance(node, kinds)) if tree else ()
+    return tuple(ast.walk(tree)) if tree else ()
 
 
 @lru_cache(maxsize=256)

@@ -166,9 +166,17 @@ def _check(value: Any, hint: Any, where: str, depth: int = 0) -> None:
 
 
 def _check_items(items: Collection[Any], hint: Any, where: str, depth: int) -> None:
-    """Check items of one type. Those of plain types, which are most, take no call each."""
+    """Check items of one type. Plain values, which are most, take no call each.
+
+    Named tuples are checked field by field, so that their plain values take none either.
+    """
     is_plain = hint in _PLAIN and {*map(type, items)} <= {hint}
     if is_plain and (hint is not int or max(map(abs, items), default=0) <= _MAX_NUMBER):
+        return
+    if hasattr(hint, "_fields") and items and {*map(type, items)} == {hint}:
+        columns = zip(*items, strict=True)
+        for (name, field_hint), values in zip(_fields(hint).items(), columns, strict=True):
+            _check_items(values, field_hint, f"{where}.{name}", depth + 1)
         return
     for item in items:
         _check(item, hint, where, depth + 1)
