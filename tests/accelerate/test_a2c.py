@@ -22,10 +22,11 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.parametrize("num_calls", [15, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", CASES)
-def test_it_learns_the_same(name: str) -> None:
+def test_it_learns_the_same(name: str, num_calls: int) -> None:
     env, options = CASES[name]
     original, accelerated = twins(stable_baselines3.A2C, env, **options)
-    train_both(original, accelerated, 100)
+    train_both(original, accelerated, num_calls)
     assert_equal_learning(original, accelerated)
     assert not accelerated.acceleration.reasons().get("updates")

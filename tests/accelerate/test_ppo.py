@@ -108,12 +108,13 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.parametrize("num_calls", [15, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", CASES)
-def test_it_learns_the_same(name: str) -> None:
+def test_it_learns_the_same(name: str, num_calls: int) -> None:
     env, options = CASES[name]
     small = {"policy_kwargs": {"net_arch": NETS}} if "policy" not in options else {}
     original, accelerated = twins(stable_baselines3.PPO, env, **{**SMALL, **small, **options})
-    train_both(original, accelerated, 10 if name == "images" else 100)
+    train_both(original, accelerated, num_calls // 10 if name == "images" else num_calls)
     assert_equal_learning(original, accelerated)
     assert not accelerated.acceleration.reasons().get("updates")
 
