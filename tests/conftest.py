@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import re
 import signal
 from collections import defaultdict
@@ -48,6 +49,9 @@ OUTSIDE = {"chromium", "cluster", "ray"}
 # Two Rays on one machine find each other, so one process runs them (--dist loadgroup).
 ONE_RAY = [pytest.mark.outside, pytest.mark.xdist_group("ray")]
 
+
+# Ray's workers have a low priority by default. Beside other tests they would hardly run.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 # Programs that a shell starts in the background ignore it, and so would the tests' own programs.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
