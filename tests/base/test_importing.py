@@ -98,6 +98,15 @@ def test_exceptions_in_a_few_words():
     assert describe_exception(KeyError()) == "KeyError"
 
 
+class WithoutText(Exception):
+    def __str__(self):
+        raise ValueError("no text")
+
+
+def test_an_exception_whose_text_fails_is_named():
+    assert describe_exception(WithoutText()) == "WithoutText: without a message"
+
+
 SHOW_SETTINGS = """
 from hotloop.base.figures import new_figure
 new_figure(1, 1)

@@ -27,6 +27,12 @@ SECRET = "s3cr3t-0123456789"
         [json.dumps({"aws_secret_access_key": SECRET, "a": 1})],
         [f"postgresql://me:{SECRET}@db/mlflow"],
         [f"x{SECRET}y"],
+        [f"GITHUB_PAT={SECRET}"],
+        [f"--db-pwd={SECRET}"],
+        ["--private-key", SECRET],
+        [f"https://{SECRET}@host/repository.git"],
+        ["-H", f"Authorization: Bearer {SECRET}"],
+        [f"session-cookie: {SECRET}"],
     ],
 )
 def test_secrets_are_masked(monkeypatch, arguments):
@@ -46,6 +52,7 @@ def test_other_arguments_stay_as_they_are():
         "--seeds=1-5",
     ]
     arguments += ["lr=1e-3", "https://host/path", "user@host", "--hidden-sizes", "64", "64"]
+    arguments += ["--patience=30000000", "--max-spinup=5", "ssh://git@host/x", "PWD=/home/me/runs"]
     arguments += ["--tokenizer", "gpt2", "--max-tokens=100", "Tokens:Env"]
     assert redacted(arguments) == arguments
 
@@ -89,6 +96,16 @@ def test_secrets_in_messages_are_masked(monkeypatch):
 def test_variables_that_hold_no_secret_stay(monkeypatch, name, value):
     monkeypatch.setenv(name, value)
     assert without_secrets(f"in {value}") == f"in {value}"
+
+
+@pytest.mark.parametrize(
+    "name", ["MYSQL_PWD", "GH_PAT", "SSH_PRIVATE_KEY", "SENTRY_DSN", "SLACK_WEBHOOK", "CI_JWT"]
+)
+def test_variables_of_many_names_are_secrets(monkeypatch, name):
+    monkeypatch.setenv(name, SECRET)
+    assert without_secrets(f"refused {SECRET}") == "refused ***"
+    with pytest.raises(ConfigError, match=f"the value of {name}|must contain no secrets"):
+        check_secrets({"env_kwargs": {"x": SECRET}})
 
 
 def test_secrets_of_options_are_masked():

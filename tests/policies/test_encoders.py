@@ -333,6 +333,24 @@ def test_choice_is_described():
     assert describe_choice(spec_of(4, dtype=np.float32), "flatten") == ""
 
 
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Box(0, 255, (3, 40, 40), np.float32),
+        spaces.Box(0, 255, (40, 40, 3), np.int32),
+        spaces.Box(0, 65535, (40, 40), np.uint16),
+    ],
+    ids=lambda space: str(space.dtype),
+)
+def test_images_that_are_no_bytes_are_described(space):
+    spec = ObsEncoder(space).spec
+    assert describe_choice(spec, choose_encoder(spec)) == (
+        f"observations: {space.shape} is numbers for a perceptron, not scaled, since only bytes "
+        "are images by default (`network` selects this)"
+    )
+    assert describe_choice(spec, "nature") == ""
+
+
 def test_float_observations_use_perceptrons_by_default():
     unit_spec = spec_of(1, 40, 40, dtype=np.float32, high=1)
     assert choose_encoder(unit_spec) == "flatten"

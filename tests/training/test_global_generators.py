@@ -1,6 +1,7 @@
 """Environments that draw from global generators repeat a run of one seed."""
 
 import numpy as np
+import pytest
 
 from hotloop.algorithms import ppo
 from hotloop.envs import seed_global_generators
@@ -41,6 +42,13 @@ def test_one_seed_is_one_run(tmp_path):
     np.testing.assert_array_equal(weights(tmp_path, "a"), weights(tmp_path, "evaluated"))
     results = [evaluate(tmp_path / "a", episodes=3).episodes for _ in range(2)]
     assert results[0] == results[1]
+
+
+@pytest.mark.parametrize("name", ["SamplesSpaces", "make_wrapped"])
+def test_environments_that_sample_from_their_spaces_repeat_a_run(tmp_path, name):
+    for run in ("a", "b"):
+        train(tmp_path, run, env_id=f"tests.global_envs:{name}")
+    np.testing.assert_array_equal(weights(tmp_path, "a"), weights(tmp_path, "b"))
 
 
 def test_workers_draw_differently_and_repeat_their_run(tmp_path):

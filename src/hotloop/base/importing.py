@@ -170,7 +170,10 @@ def describe_exception(error: BaseException, *, skip: tuple[str, ...] = ()) -> s
         error: An exception that the caller has caught.
         skip: Prefixes of file paths to leave out of the place, such as a library's directory.
     """
-    text = str(error).strip().split("\n")[0]
+    try:
+        text = str(error).strip().split("\n")[0]
+    except Exception:  # its own `__str__` fails
+        text = "without a message"
     frames = traceback.extract_tb(error.__traceback__)[1:]
     lines = [frame for frame in frames if not frame.filename.startswith(skip)]
     where = f" ({Path(lines[-1].filename).name}:{lines[-1].lineno})" if lines else ""

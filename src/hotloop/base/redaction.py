@@ -11,14 +11,19 @@ _MASK = "***"
 # Names of variables and options whose values are secrets. Tokens of language models are none, as in
 # MAX_TOKENS, tokenizer and tiktoken.
 _TOKEN = r"(?<!tik)token(?!s|i[sz])|(?:api|auth|access)[_-]tokens"
-_NAME = rf"[\w.-]*(?:api_?-?key|access_?-?key|secret|{_TOKEN}|passw|passphrase|credential)[\w.-]*"
+_KEY = r"(?:api|access|private|signing|encryption)_?-?key"
+# Whole words, unlike those in PWD, patience and cookiecutter.
+_WORD = r"(?<=[_-])(?:pwd|pat|dsn)(?![a-z])|(?<![a-z])(?:jwt|cookie|webhook)(?![a-z])"
+_NAME = rf"[\w.-]*(?:{_KEY}|secret|{_TOKEN}|passw|passphrase|credential|{_WORD})[\w.-]*"
 _SECRET_NAME = re.compile(_NAME, re.IGNORECASE)
 _OPTION = re.compile(f"--?{_NAME}", re.IGNORECASE)
 # NAME=value, NAME: value, and the same in JSON.
 _ASSIGNMENT = re.compile(rf"""({_NAME}["']?\s*[=:]\s*["']?)([^\s"',}}&]+)""", re.IGNORECASE)
 # The same without the colon, which separates a module from its class in options.
 _EQUATION = re.compile(_ASSIGNMENT.pattern.replace("[=:]", "=(?!=)"), re.IGNORECASE)
-_URL_PASSWORD = re.compile(r"(://[^/\s:@]*:)[^/\s@]+@")
+# A password, or a token in place of a user.
+_URL_PASSWORD = re.compile(r"(://[^/\s:@]*:)[^/\s@]+@|(://)[^/\s:@]{16,}@")
+_BEARER = re.compile(r"(authorization\W+(?:\w+\s+)?|bearer\s+)[\w.~+/=-]{16,}", re.IGNORECASE)
 # Variables named like secrets that hold none, such as PASSWORD_STORE_DIR.
 _NO_SECRET_NAME = re.compile(r".*_(dir|file|home|host|mode|path|type)", re.IGNORECASE)
 # Shorter values of variables are words that texts may contain anyway, and so are numbers.
@@ -97,7 +102,8 @@ def _masked(text: str, secrets: Iterable[str], assignment: re.Pattern[str] | Non
     # have a module of that name.
     for secret in secrets:
         text = text.replace(secret, _MASK)
-    text = _URL_PASSWORD.sub(lambda match: f"{match[1]}{_MASK}@", text)
+    text = _URL_PASSWORD.sub(lambda match: f"{match[1] or match[2]}{_MASK}@", text)
+    text = _BEARER.sub(lambda match: f"{match[1]}{_MASK}", text)
     if assignment is None:
         return text
     return assignment.sub(lambda match: f"{match[1]}{_MASK}", text)

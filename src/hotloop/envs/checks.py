@@ -158,7 +158,10 @@ def warn_of_coarse_numbers(
 def advice_for_non_finite(batch: Mapping[str, Any]) -> str:
     """Return the advice if an update on a batch of arrays, by name, gave NaN or infinity."""
     if not batch:
-        return "lower the learning rate, and check the scale of the observations and the rewards"
+        return (
+            "check the scale of the observations and of the rewards (`normalize_obs` scales "
+            "observations), and lower the learning rate"
+        )
     obs = batch.get("obs")
     if isinstance(obs, np.ndarray) and obs.dtype.kind == "f":
         largest = np.abs(obs).max(initial=0.0)

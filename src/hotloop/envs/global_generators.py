@@ -2,7 +2,8 @@
 
 Environments should draw from `self.np_random`, which each reset seeds: their episodes then depend
 on nothing else. Even if one draws from a global generator, a run with the same seed repeats,
-because every process that steps environments seeds these generators before it makes them.
+because every process that steps environments seeds these generators before it makes them. The same
+holds for an environment that samples from its spaces, which are seeded once it is made.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import random
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
@@ -32,6 +34,18 @@ def seed_torch_generator(*key: int | str) -> None:
     """Seed torch's global generator on the CPU, if torch is loaded."""
     if "torch" in sys.modules:
         sys.modules["torch"].default_generator.manual_seed(_derive_seed(key) >> 1)
+
+
+def seed_spaces(env: Any, *key: int | str) -> None:
+    """Seed the spaces of an environment and its wrappers, from which some environments sample."""
+    from gymnasium import Wrapper
+
+    spaces = {id(space): space for space in (env.observation_space, env.action_space)}
+    while isinstance(env, Wrapper):
+        env = env.env
+        spaces |= {id(space): space for space in (env.observation_space, env.action_space)}
+    for number, space in enumerate(spaces.values()):
+        space.seed(_derive_seed(("space", number, *key)))
 
 
 def _derive_seed(key: tuple[int | str, ...]) -> int:

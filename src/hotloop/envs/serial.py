@@ -25,6 +25,7 @@ from hotloop.envs.checks import (
 )
 from hotloop.envs.encoding import ObsEncoder
 from hotloop.envs.episode_totals import EpisodeTotals
+from hotloop.envs.global_generators import seed_spaces
 from hotloop.envs.gymnasium_envs import GymnasiumEnvs
 from hotloop.envs.protocol import obs_hash
 from hotloop.envs.spec import EnvSpec
@@ -80,6 +81,7 @@ class SerialVectorEnv(GymnasiumEnvs):
         self._failed_env = 0  # the environment of the last failure
         for i, env in enumerate(self._envs):
             self._check_spaces(i, env)
+            seed_spaces(env, self._spec.episode_seed(i, self._episode[i] + 1))
         unwrapped = [_unwrap(env) for env in self._envs]
         self._resets = [env.reset for env, _ in unwrapped]
         self._steps = [env.step for env, _ in unwrapped]
@@ -342,6 +344,7 @@ class SerialVectorEnv(GymnasiumEnvs):
             try:
                 self._envs[i] = env = self._rebuild_env()
                 self._check_spaces(i, env)
+                seed_spaces(env, self._spec.episode_seed(i, self._episode[i] + 1))
                 unwrapped, self._time_limits[i] = _unwrap(env)
                 self._totals[i] = EpisodeTotals(env)
                 self._resets[i], self._steps[i] = unwrapped.reset, unwrapped.step

@@ -5,7 +5,7 @@ To add an encoder, write a module here with a subclass of `Encoder`, and add it 
 
 from __future__ import annotations
 
-from hotloop.envs.spaces import ObsField, ObsSpec, image_axes
+from hotloop.envs.spaces import ObsField, ObsSpec, image_axes, is_image_shape
 from hotloop.errors import SpaceError, UnknownNameError, nearest
 from hotloop.policies.encoders.base import Encoder
 from hotloop.policies.encoders.composite import CompositeEncoder
@@ -39,18 +39,22 @@ def choose_encoder(obs_spec: ObsSpec) -> str:
 
 
 def describe_choice(obs_spec: ObsSpec, encoder: str) -> str:
-    """Return a sentence on how a network reads bytes, or "" if there are none."""
-    parts = [part for part in obs_spec.layout if part.byte_bounds is not None]
-    if not parts:
-        return ""
+    """Return a sentence on how a network reads bytes and images, or "" if there are none."""
     images = [] if encoder == "flatten" else encoded_parts(obs_spec)
-    phrases: list[str] = []
-    for part in parts:
-        low, high = part.byte_bounds or (0, 0)
+    title, phrases = "byte observations", list[str]()
+    for part in obs_spec.layout:
         name = f"{part.name!r} " if part.name else ""
-        kind = f"an image for '{encoder}'" if part in images else "numbers for a perceptron"
-        phrases.append(f"{name}{part.shape} is {kind}, scaled by its bounds {low:g} … {high:g}")
-    return f"byte observations: {', '.join(phrases)} (`network` selects this)"
+        if part.byte_bounds is not None:
+            low, high = part.byte_bounds
+            kind = f"an image for '{encoder}'" if part in images else "numbers for a perceptron"
+            phrases.append(f"{name}{part.shape} is {kind}, scaled by its bounds {low:g} … {high:g}")
+        elif encoder == "flatten" and part.encoding == "box" and is_image_shape(part.shape):
+            title = "observations"
+            phrases.append(
+                f"{name}{part.shape} is numbers for a perceptron, not scaled, since only bytes are "
+                "images by default"
+            )
+    return f"{title}: {', '.join(phrases)} (`network` selects this)" if phrases else ""
 
 
 def encoded_parts(obs_spec: ObsSpec) -> list[ObsField]:
