@@ -1,7 +1,7 @@
 """Train by an algorithm of your own: PPO with a penalty on the KL divergence instead of clipping.
 
 An algorithm is a declaration, so you can replace one function of it. For a whole one in a file,
-see c51.py.
+see qrdqn.py.
 
     python examples/own_algorithm.py
     cd examples && hotloop train own_algorithm:algorithm --env-id CartPole-v1 --kl-coef 0.5

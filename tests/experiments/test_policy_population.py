@@ -19,7 +19,10 @@ from hotloop.envs import EnvSpec
 from hotloop.errors import ConfigError, RunDirectoryError
 from hotloop.experiments import policy_population
 from hotloop.experiments.matches import Matches
-from hotloop.experiments.policy_population import Population, mutate
+from hotloop.experiments.policy_population import Population
+from hotloop.experiments.population import first_part, mutate
+from hotloop.ops.schedules import cosine, linear, piecewise, steps
+from hotloop.runs import RunDirectory
 
 RATES = Range(1e-4, 1e-2, is_log=True)
 
@@ -130,6 +133,49 @@ def test_without_exploits_members_keep_their_options(tmp_path):
     assert generations[0].options == generations[1].options
 
 
+SCHEDULES = [linear(3.0, 1.0), linear(3.0, 1.0, 0.3), linear(3.0, 1.0, 0.9)]
+SCHEDULES += [kind([(0.1, 2.0), (0.5, 1.0), (1.0, 4.0)]) for kind in (piecewise, steps)]
+SCHEDULES += [kind([(0.7, 2.0), (0.8, 1.0)]) for kind in (piecewise, steps)]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+@pytest.mark.parametrize("share", [0.25, 0.5, 1.0])
+def test_the_first_part_of_a_schedule_has_the_same_values(schedule, share):
+    part = first_part(schedule, share, "gamma")
+    for progress in np.linspace(0.0, 0.999, 30):
+        assert part(progress) == pytest.approx(schedule(progress * share))
+
+
+def test_schedules_continue_from_generation_to_generation(tmp_path, monkeypatch):
+    base = population(tmp_path)._config
+    config = dataclasses.replace(
+        base,
+        learning_rate=linear(1e-3, 0.0),
+        policy_options={"left": {"entropy_coef": "steps:0=0.1,0.25=0.2,0.75=0.3"}},
+    )
+    configs, train = [], policy_population.train_policies
+
+    def record(algorithm, config, **options):
+        configs.append(config.policy_options)
+        return train(algorithm, config, **options)
+
+    monkeypatch.setattr(policy_population, "train_policies", record)
+    space = {"gamma": Range(0.9, 0.99)}
+    Population(ppo.algorithm, config, space, members=2, generations=2, num_games=1).train()
+    for number, options in enumerate(configs):
+        is_last = number >= 2
+        rate = "piecewise:0=0.001,1=0" if is_last else "piecewise:0=0.001,1=0.0005"
+        assert {x["learning_rate"] for x in options.values()} == {rate}
+        steps_of_left = "0=0.1,0.25=0.2,0.75=0.3" if is_last else "0=0.1,0.5=0.2"
+        assert options["left"]["entropy_coef"] == f"steps:{steps_of_left}"
+        assert "entropy_coef" not in options["right"]
+    # The logged learning rates fall over both generations.
+    lines = RunDirectory.open(tmp_path / "run/members/0/policies/right").metrics()
+    rates = [line["learning_rate"] for line in lines if "learning_rate" in line]
+    assert rates == sorted(rates, reverse=True)
+    assert rates[-1] < 0.5e-3
+
+
 def test_other_settings_are_refused(tmp_path):
     population(tmp_path, generations=1).train()
     with pytest.raises(ConfigError, match=r"other settings \(members\): pass another directory"):
@@ -145,7 +191,16 @@ def test_other_settings_are_refused(tmp_path):
     [
         ({"hidden_sizes": Choices(((4,), (8,)))}, {}, "`hidden_sizes` can't change"),
         ({}, {"num_steps": 64}, "a generation has 128 steps, and an iteration 256"),
-        ({"gamma": Range(0.9, 0.99)}, {}, "would begin again .* `learning_rate` has one"),
+        (
+            {"gamma": Range(0.9, 0.99)},
+            {"learning_rate": cosine(1e-3, 0.0)},
+            "`learning_rate` must be a number, or a schedule of points, got 'cosine:0.001,0'",
+        ),
+        (
+            {},
+            {"policy_options": {"left": {"entropy_coef": "cosine:0.1,0"}}},
+            "`entropy_coef` must be a number, or a schedule of points",
+        ),
         ({}, {"keep_checkpoints": 7}, "`keep_checkpoints` has no effect"),
         ({}, {"stop_at_return": 5.0}, "`stop_at_return` has no effect"),
     ],

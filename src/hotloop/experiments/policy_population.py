@@ -31,8 +31,14 @@ from hotloop.base.files import atomic_write, sync
 from hotloop.base.streams import notify
 from hotloop.errors import ConfigError, RunDirectoryError
 from hotloop.experiments.matches import Matches
-from hotloop.experiments.population import check_fixed_options, check_generation, check_space
-from hotloop.experiments.spaces import Choices, Range, Space, draw
+from hotloop.experiments.population import (
+    check_fixed_options,
+    check_generation,
+    check_space,
+    mutate,
+    schedule_parts,
+)
+from hotloop.experiments.spaces import Space, draw
 from hotloop.ops.ratings import elo_ratings
 from hotloop.policies import ActingPolicy
 from hotloop.runs import OnReport, RunDirectory
@@ -47,8 +53,6 @@ if TYPE_CHECKING:
 
 FILE, MEMBERS = "population.json", "members"
 _SHARE = 4  # a quarter of the members is replaced
-_FACTORS = 0.8, 1.25  # of a number that mutates
-_REDRAWN = 0.25  # probability that an option is drawn again instead
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -295,12 +299,16 @@ class Population:
     def _member_config(
         self, member: int, options: Mapping[str, Sequence[dict[str, Any]]], total: int
     ) -> OnPolicyOptions:
-        shared = self._config.policy_options
-        own = {name: {**shared.get(name, {}), **options[name][member]} for name in self._names}
+        share = total / self._config.total_timesteps  # schedules continue in each generation
+        all_options: dict[str, dict[str, Any]] = {}
+        for name in self._names:
+            own = self._config.policy_options.get(name, {})
+            parts = schedule_parts(self._config, own, self._space, share)
+            all_options[name] = {**own, **parts, **options[name][member]}
         seed = np.random.SeedSequence((self._config.seed, member)).generate_state(1)[0]
         return dataclasses.replace(
             self._config,
-            policy_options=json.loads(json.dumps(own)),
+            policy_options=json.loads(json.dumps(all_options)),
             seed=int(seed),
             total_timesteps=total,
             # A killed generation begins again.
@@ -483,15 +491,3 @@ class Population:
             shutil.rmtree(target / checkpoint, ignore_errors=True)  # a kill may have come after it
             copy.rename(target / checkpoint)
             sync(target)
-
-
-def mutate(domain: Choices | Range, value: Any, rng: np.random.Generator) -> Any:
-    """Return a changed value: multiplied by 0.8 or 1.25, a neighbor in a list, or drawn again."""
-    if rng.random() < _REDRAWN:
-        return domain.draw(rng)
-    step = int(rng.integers(2))
-    if isinstance(domain, Choices):
-        index = domain.values.index(value) + 2 * step - 1
-        return domain.values[min(max(index, 0), len(domain.values) - 1)]
-    changed = min(max(value * _FACTORS[step], domain.low), domain.high)
-    return round(changed) if domain.is_int else changed

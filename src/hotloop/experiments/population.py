@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,12 +13,17 @@ from hotloop.errors import ConfigError
 from hotloop.experiments.ray_tune import RayExecutor
 from hotloop.experiments.spaces import Choices, Range, Space
 from hotloop.experiments.worker import pack
+from hotloop.ops.schedules import Linear, Schedule, Steps, as_schedule, piecewise, steps
 from hotloop.training.options import StopOptions
 from hotloop.training.options.constraints import scheduled_options
 
 if TYPE_CHECKING:
     from hotloop.experiments.plan import Plan
     from hotloop.experiments.runner import RunSpec
+
+
+_FACTORS = 0.8, 1.25  # of a number that mutates
+_REDRAWN = 0.25  # probability that an option is drawn again instead
 
 
 def check_space(space: Space, config: Any) -> None:
@@ -61,13 +66,64 @@ def check_fixed_options(config: Any, space: Space) -> None:
     for name, reason in reasons.items():
         if getattr(config, name) != defaults[name]:
             raise ConfigError(f"{reason}, so `{name}` has no effect: leave it out")
-    for name in scheduled_options(type(config)) - space.keys():
-        value = getattr(config, name)
-        if not (value is None or isinstance(value, int | float)):
-            raise ConfigError(
-                f"a schedule would begin again in each generation, and `{name}` has one: set it "
-                "to a number, or sweep over it"
-            )
+    for own in ({}, *config.policy_options.values()):
+        schedule_parts(config, own, space, 1.0)
+
+
+def schedule_parts(
+    config: Any, own: Mapping[str, Any], space: Space, share: float
+) -> dict[str, str]:
+    """Return the first parts of the schedules of a policy's options outside of the space, by name.
+
+    Args:
+        config: the configuration of all policies.
+        own: the options of this policy alone.
+        space: the search space.
+        share: see `first_part`.
+
+    Raises:
+        ConfigError: see `first_part`.
+    """
+    names = sorted(scheduled_options(type(config)) - space.keys())
+    values = {name: own.get(name, getattr(config, name)) for name in names}
+    schedules = {name: as_schedule(x) for name, x in values.items() if x is not None}
+    return {
+        name: str(first_part(schedule, share, name))
+        for name, schedule in schedules.items()
+        if not schedule.is_constant
+    }
+
+
+def first_part(schedule: Schedule, share: float, name: str) -> Schedule:
+    """Return a schedule whose progress from 0 to 1 is that from 0 to `share` of another one.
+
+    Raises:
+        ConfigError: it is a cosine or a function. `name` is that of its option.
+    """
+    points = getattr(schedule, "points", ())
+    if type(schedule) is Linear:
+        points = ((0.0, schedule.start), (schedule.until, schedule.end))
+    elif not points:
+        raise ConfigError(
+            f"members train in generations, so `{name}` must be a number, or a schedule of points, "
+            f"got '{schedule}': use `linear`, `piecewise` or `steps`"
+        )
+    kept = [(position / share, value) for position, value in points if position < share]
+    if isinstance(schedule, Steps):
+        return steps(kept or [(0.0, schedule(0.0))])
+    return piecewise([*kept, (1.0, schedule(share))])
+
+
+def mutate(domain: Choices | Range, value: Any, rng: np.random.Generator) -> Any:
+    """Return a changed value: multiplied by 0.8 or 1.25, a neighbor in a list, or drawn again."""
+    if rng.random() < _REDRAWN:
+        return domain.draw(rng)
+    step = int(rng.integers(2))
+    if isinstance(domain, Choices):
+        index = domain.values.index(value) + 2 * step - 1
+        return domain.values[min(max(index, 0), len(domain.values) - 1)]
+    changed = min(max(value * _FACTORS[step], domain.low), domain.high)
+    return round(changed) if domain.is_int else changed
 
 
 def check_population(space: Space, plan: Plan, config: Any) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from hotloop import timing
 from hotloop.errors import EnvironmentFailure
 from hotloop.policies import ActingPolicy, PolicySnapshot
 from hotloop.rollouts.accounting import Accounting, WorkerAccount, time_shares
+from hotloop.rollouts.env_calls import EnvCall
 from hotloop.rollouts.failures import Failures
 from hotloop.rollouts.protocol import CollectionOptions
 from hotloop.rollouts.schedules import (
@@ -95,6 +96,17 @@ class Transport(RowVersions, Protocol):
 
     def publish(self, snapshot: PolicySnapshot) -> None:
         """Make workers act with these parameters in rows that begin after this call."""
+        ...
+
+    def call(self, calls: Sequence[EnvCall]) -> list[Any]:
+        """Make a call in each worker between two of its rows, and return the results in order.
+
+        `start` may not have been called yet. A process that replaces a lost one makes the call
+        again.
+
+        Raises:
+            HotloopError: A call failed, or workers failed too often.
+        """
         ...
 
     def grant(self, limits: RowLimits) -> None:
@@ -227,6 +239,18 @@ class FleetRollout:
         if self._runs_free or self._options.overlap:
             self._grant()
         return fragments
+
+    @property
+    def group_sizes(self) -> list[int]:
+        """See `Rollout.group_sizes`."""
+        return [self.transport.envs_per_worker] * self.transport.num_workers
+
+    def call_groups(self, calls: Sequence[EnvCall]) -> list[Any]:
+        """See `Rollout.call_groups`."""
+        if self._final_accounting is not None:
+            raise EnvironmentFailure(f"`{calls[0].name}` needs environments, but they are closed")
+        with span("wait_for_workers", kind="wait"):
+            return self.transport.call(calls)
 
     def updates_allowed(self) -> int | None:
         """See `Rollout.updates_allowed`."""

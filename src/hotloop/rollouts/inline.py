@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from hotloop.base.memory import require_memory
 from hotloop.envs import VectorEnv
@@ -11,6 +12,7 @@ from hotloop.errors import ConfigError
 from hotloop.policies import ActingPolicy, PolicySnapshot
 from hotloop.rollouts.accounting import Accounting
 from hotloop.rollouts.collector import Collector, Slot
+from hotloop.rollouts.env_calls import EnvCall
 from hotloop.rollouts.failures import compare_spaces
 from hotloop.rollouts.protocol import CollectionOptions
 from hotloop.rollouts.state import (
@@ -194,6 +196,15 @@ class InlineRollout:
     def _collect(self, collector: Collector, slot: Slot) -> None:
         """Fill the slot."""
         collector.collect(slot, 0, self._num_steps)
+
+    @property
+    def group_sizes(self) -> list[int]:
+        """See `Rollout.group_sizes`."""
+        return [envs.num_envs for envs in self._groups]
+
+    def call_groups(self, calls: Sequence[EnvCall]) -> list[Any]:
+        """See `Rollout.call_groups`."""
+        return [call.run(envs) for call, envs in zip(calls, self._groups, strict=True)]
 
     def updates_allowed(self) -> None:
         """Return None: experience is never too old, as the learner uses it at once."""

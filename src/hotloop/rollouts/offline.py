@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from hotloop.policies import ActingPolicy, PolicySnapshot
 from hotloop.rollouts.accounting import Accounting
+from hotloop.rollouts.env_calls import EnvCall
 from hotloop.rollouts.state import RolloutPosition, RolloutState
 from hotloop.types import Array, Episode, Fragment
 
@@ -22,6 +24,7 @@ class OfflineRollout:
     """
 
     last_failure = ""  # nothing can fail
+    group_sizes: Sequence[int] = ()
 
     def __init__(self, policy: ActingPolicy, num_steps: int) -> None:
         self.policy = policy
@@ -35,6 +38,10 @@ class OfflineRollout:
     def collect(self) -> list[Fragment]:
         """Return no fragment."""
         self.num_transitions += self._num_steps
+        return []
+
+    def call_groups(self, calls: Sequence[EnvCall]) -> list[Any]:
+        """Return no results, as there are no single environments."""
         return []
 
     def updates_allowed(self) -> None:

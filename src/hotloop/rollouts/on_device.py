@@ -8,7 +8,7 @@ which take single steps, only acting and evaluation are such functions.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +32,7 @@ from hotloop.rollouts.device_rows import (
     derive_rows,
     stack_rows,
 )
+from hotloop.rollouts.env_calls import EnvCall
 from hotloop.rollouts.protocol import CollectionOptions
 from hotloop.rollouts.state import RolloutPosition, RolloutState
 from hotloop.timing import span
@@ -165,6 +166,7 @@ class OnDeviceRollout:
     # --- see `Rollout` --------------------------------------------------------------------------
 
     last_failure = ""  # a failure raises an error instead
+    group_sizes: Sequence[int] = ()
 
     def publish(self, snapshot: PolicySnapshot) -> None:
         """See `Rollout.publish`. The policy reads the learner's parameters."""
@@ -255,6 +257,10 @@ class OnDeviceRollout:
         self._state["episode_length"].zero_()
         self._state["episode"].add_(1)
         return list(range(self._envs.num_envs))
+
+    def call_groups(self, calls: Sequence[EnvCall]) -> list[Any]:
+        """Return no results, as there are no single environments."""
+        return []
 
     def updates_allowed(self) -> None:
         """Return None: experience is never too old, as the learner uses it at once."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from hotloop.envs import Spaces
 from hotloop.policies import ActingPolicy, PolicySnapshot
 from hotloop.rollouts.accounting import Accounting
+from hotloop.rollouts.env_calls import EnvCall
 from hotloop.rollouts.state import RolloutPosition, RolloutState
 from hotloop.types import Array, Episode, Fragment
 
@@ -54,6 +55,19 @@ class Rollout(Protocol):
     """
 
     num_transitions: int
+
+    @property
+    def group_sizes(self) -> Sequence[int]:
+        """Number of environments in each group. Empty if there are no single environments."""
+        ...
+
+    def call_groups(self, calls: Sequence[EnvCall]) -> list[Any]:
+        """Make a call in each group, between two of its rows, and return the results in order.
+
+        Raises:
+            HotloopError: A call failed, or workers failed too often.
+        """
+        ...
 
     @property
     def last_failure(self) -> str:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hotloop.training.on_policy import OnPolicy
     from hotloop.training.replay import Replay, ReplayBatch, ReplaySource
     from hotloop.training.several_policies import train_policies
+    from hotloop.training.training_envs import TrainingEnvs
     from hotloop.training.update_declaration import Update
 
 _MODULES = {
@@ -39,6 +40,7 @@ _MODULES = {
     "StopAtReturn": "callbacks",
     "StopOnFile": "callbacks",
     "StopWithoutImprovement": "callbacks",
+    "TrainingEnvs": "training_envs",
     "Update": "update_declaration",
     "check_algorithm": "algorithm_check",
     "hyper_of": "learners",
@@ -58,6 +60,7 @@ __all__ = [
     "StopAtReturn",
     "StopOnFile",
     "StopWithoutImprovement",
+    "TrainingEnvs",
     "Update",
     "check_algorithm",
     "hyper_of",

@@ -14,8 +14,10 @@ from typing import Any, Final, Literal
 from hotloop.base.documents import json_copy
 from hotloop.base.importing import describe_exception
 from hotloop.errors import CallbackError, ConfigError
+from hotloop.rollouts import Rollout
 from hotloop.runs import Report, RunResult
 from hotloop.training.options import StopOptions
+from hotloop.training.training_envs import TrainingEnvs
 from hotloop.types import Fragment
 
 StopRequest = bool | str | None
@@ -37,7 +39,13 @@ class Callback:
 
     hotloop.train("ppo", "CartPole-v1", callbacks=[StopWhenStable()])
     ```
+
+    Attributes:
+        envs: The training's environments, from `load` or `on_start` on. Its methods `call`,
+            `get_attr` and `set_attr` reach them in this process and in workers.
     """
+
+    envs: TrainingEnvs
 
     def on_start(self, report: Report) -> StopRequest:
         """React to the start of the run, before its first iteration, also when it resumes."""
@@ -67,7 +75,10 @@ class Callback:
         return {}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Continue from the state in a checkpoint. It is called before `on_start`."""
+        """Continue from the state in a checkpoint.
+
+        It is called before the environments resume their episodes, and before `on_start`.
+        """
 
 
 class StopAtReturn(Callback):
@@ -214,6 +225,11 @@ class CallbackList:
                 count += 1
             self._callbacks[key] = callback
         self._has_started = False
+
+    def connect(self, rollout: Rollout) -> None:
+        """Give the environments of a run to its callbacks."""
+        for callback in self._callbacks.values():
+            callback.envs = TrainingEnvs(rollout)
 
     def start(self, report: Report) -> str:
         """Call `on_start`, and return the reason to stop or an empty text."""

@@ -87,8 +87,6 @@ class Observers:
             position=None if checkpoint is None else checkpoint.position,
             is_resumed=self._run.is_resumed,
         )
-        if checkpoint is not None:
-            self._callbacks.load(checkpoint.position.callbacks)
         self._stop_reason = self._callbacks.start(self._reporter.describe(self._timesteps, {}))
         if is_stopped:
             self._stop_reason = ON_REPORT

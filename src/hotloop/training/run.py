@@ -177,8 +177,10 @@ def _assemble(
     stages = makers.adapt(algorithm.make_stages(sources))
     options = algorithm.collection_options(config)
     reporter.attach_rollout(stages.rollout, options, stages.policy.network)
+    callbacks.connect(stages.rollout)
     summary = ""
     if resumed is not None:
+        callbacks.load(resumed.position.callbacks)  # may set attributes, which a replay needs
         check_network(stages.policy.network, resumed, run.directory.path)
         restarted_envs, notes = stages.restore(resumed)
         notes += callbacks.describe_missing(resumed.position.callbacks)

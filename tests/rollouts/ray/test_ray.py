@@ -17,6 +17,7 @@ from hotloop.errors import ConfigError, EnvironmentFailure
 from hotloop.runs import RunDirectory
 from tests import toy_envs
 from tests.toy_noise import HeldNoise
+from tests.training.test_callback_envs import Curriculum
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -187,3 +188,16 @@ def _is_marked(pid):
         environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         return f"{MARK}={os.environ[MARK]}".encode() in environment
     return False
+
+
+def test_callbacks_reach_the_environments_of_all_actors(tmp_path):
+    curriculum = Curriculum()
+    config = ppo.Config(
+        **{**SMALL, "num_steps": 8, "total_timesteps": 3 * 32},
+        env_id="tests.training.test_callback_envs:Levels",
+        run_dir=str(tmp_path / "run"),
+        backend="ray",
+    )
+    ppo.train(config, callbacks=[curriculum], progress=False)
+    assert curriculum.levels == [(0, 1, 2, 3), (1, 2, 3, 4), (2, 3, 4, 4)]
+    assert curriculum.seen == [{0, 1, 2, 3}, {0, 1, 2, 3, 4}, {1, 2, 3, 4}]

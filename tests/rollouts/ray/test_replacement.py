@@ -6,8 +6,9 @@ import types
 import pytest
 
 from hotloop.envs import EnvSpec
-from hotloop.errors import EnvironmentFailure
+from hotloop.errors import ConfigError, EnvironmentFailure
 from hotloop.rollouts import CollectionOptions
+from hotloop.rollouts.env_calls import EnvCall
 from hotloop.rollouts.failures import Failures
 from hotloop.rollouts.fleet import FleetRollout
 from hotloop.rollouts.ray import transport
@@ -148,6 +149,27 @@ def test_an_actor_that_is_lost_in_its_first_setup_is_replaced(name, is_resumed):
     assert (account.workers[0].restarts, account.dropped) == (1, {})
     assert len(envs.first_episodes) == 2
     whole.close()
+
+
+@pytest.mark.filterwarnings(REPLACED)
+@pytest.mark.parametrize("name", ["ActorDiedError", "ActorUnavailableError"])
+def test_a_call_of_the_environments_is_repeated(name, monkeypatch):
+    monkeypatch.setattr(transport, "_RETRY_S", 0.0)
+    envs, rollout = begin_with({"call_envs": ERRORS[name]("lost")})
+    rollout.collect()
+    assert rollout.call_groups([EnvCall("call", "gravity")]) == [(9.8, 9.8)]
+    # An actor that only could not be reached keeps its environments.
+    assert len(envs.first_episodes) == (2 if name == "ActorDiedError" else 1)
+    assert len(rollout.collect()) == 1
+    assert_adds_up(rollout.accounting())
+
+
+def test_a_failed_call_names_the_worker():
+    _, rollout = begin_with()  # before the first rows
+    with pytest.raises(
+        ConfigError, match=r"worker 0: the environment .* has no attribute `garvity`"
+    ):
+        rollout.call_groups([EnvCall("call", "garvity")])
 
 
 def test_the_traceback_of_a_worker_is_the_cause_of_the_error():

@@ -12,6 +12,7 @@ import io
 import json
 import os
 import socket
+from collections import deque
 from collections.abc import Mapping
 
 import numpy as np
@@ -37,6 +38,7 @@ class Channel:
 
     def __init__(self, end: socket.socket) -> None:
         self.socket = end
+        self._kept: deque[Packet] = deque()
 
     @classmethod
     def pair(cls) -> tuple[Channel, socket.socket]:
@@ -98,6 +100,8 @@ class Channel:
         Raises:
             ChannelClosed: The other end is closed.
         """
+        if self._kept:
+            return self._kept.popleft()
         flags = socket.MSG_CMSG_CLOEXEC | (0 if block else socket.MSG_DONTWAIT)
         try:
             # `socket.recv_fds` ignores its flags.
@@ -121,6 +125,16 @@ class Channel:
         if fields["in_file"]:
             payload = _read_file(fds.pop(0))
         return Packet(MESSAGES[fields["kind"]](**json.loads(payload)), arrays, fd)
+
+    def take_nudge(self) -> None:
+        """Take the next packet from the socket, and keep it for `receive` if it is a message.
+
+        Raises:
+            ChannelClosed: The other end is closed.
+        """
+        packet = self.receive(block=False)
+        if packet is not None and packet.message is not None:
+            self._kept.append(packet)
 
     def close(self) -> None:
         """Close this end, which the other process notices. Further calls have no effect."""

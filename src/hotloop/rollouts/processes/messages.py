@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from hotloop.rollouts.protocol import Schedule
 from hotloop.types import Array
@@ -111,6 +111,26 @@ class WorkerResumed:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CallRequest:
+    """A call of the worker's environments. The packet contains the `EnvCall` as `pickle`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallResult:
+    """The end of such a call. The packet contains the result as `pickle`, if there is no error.
+
+    Attributes:
+        message: Text of the error, empty if there is none.
+        type: Class name of the error.
+        traceback: Traceback in the worker.
+    """
+
+    message: str = ""
+    type: str = ""
+    traceback: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Failure:
     """An environment was replaced after an error, or the worker ends.
 
@@ -129,10 +149,10 @@ class Failure:
     traceback: str = ""
 
 
-Message = Greeting | Ready | Setup | InferenceSetup | WorkerResumed | Failure
-MESSAGES: dict[str, type[Message]] = {
-    kind.__name__: kind for kind in (Greeting, Ready, Setup, InferenceSetup, WorkerResumed, Failure)
-}
+Message = (
+    Greeting | Ready | Setup | InferenceSetup | WorkerResumed | CallRequest | CallResult | Failure
+)
+MESSAGES: dict[str, type[Message]] = {kind.__name__: kind for kind in get_args(Message)}
 
 
 class Packet(NamedTuple):

@@ -20,7 +20,14 @@ from hotloop.base.streams import short_warnings, steady_output
 from hotloop.errors import EnvironmentFailure, MaskError, NonFiniteStep
 from hotloop.rollouts.inference.wakeups import clear_wakeup
 from hotloop.rollouts.processes.channel import Channel, ChannelClosed
-from hotloop.rollouts.processes.messages import Failure, Greeting, InferenceSetup, Setup
+from hotloop.rollouts.processes.messages import (
+    CallRequest,
+    Failure,
+    Greeting,
+    InferenceSetup,
+    Packet,
+    Setup,
+)
 from hotloop.types import Array
 
 _MessageT = TypeVar("_MessageT", Greeting, Setup, InferenceSetup)
@@ -57,10 +64,16 @@ def run(arguments: list[str], serve: Callable[[Channel, Greeting, int], None]) -
     return 0
 
 
-def receive(channel: Channel, kind: type[_MessageT]) -> tuple[_MessageT, Mapping[str, Array], int]:
-    """Wait for a message, and skip nudges."""
+def receive(
+    channel: Channel,
+    kind: type[_MessageT],
+    *,
+    on_other: Callable[[Packet], None] = lambda packet: None,
+) -> tuple[_MessageT, Mapping[str, Array], int]:
+    """Wait for a message, and pass nudges and calls to `on_other`."""
     packet = channel.receive(block=True)
-    while packet is not None and packet.message is None:
+    while packet is not None and isinstance(packet.message, CallRequest | None):
+        on_other(packet)
         packet = channel.receive(block=True)
     assert packet is not None
     assert isinstance(packet.message, kind)
@@ -92,7 +105,7 @@ def wait_for_wakeup(wakeup_fd: int, channel: Channel, parent_pid: int) -> None:
     ready, _, _ = select.select([wakeup_fd, channel.socket], [], [], POLL_S)
     clear_wakeup(wakeup_fd)
     if channel.socket in ready:
-        channel.receive(block=False)
+        channel.take_nudge()
     elif not ready:
         check_parent(parent_pid)
 

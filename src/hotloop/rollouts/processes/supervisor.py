@@ -18,7 +18,14 @@ from hotloop.rollouts.failures import Failures, compare_spaces, traceback_cause,
 from hotloop.rollouts.inference.wakeups import create_wakeup_fd
 from hotloop.rollouts.processes.channel import ChannelClosed
 from hotloop.rollouts.processes.guard import Guard, kill_marked
-from hotloop.rollouts.processes.messages import INFERENCE, Failure, Greeting, Ready, WorkerResumed
+from hotloop.rollouts.processes.messages import (
+    INFERENCE,
+    CallResult,
+    Failure,
+    Greeting,
+    Ready,
+    WorkerResumed,
+)
 from hotloop.rollouts.processes.process import IN_A_STEP, Activity, WorkerProcess
 
 if TYPE_CHECKING:
@@ -223,6 +230,8 @@ class WorkerSupervisor:
                 assert self.transport is not None
                 envs, obs = message.restarted_envs, packet.arrays["obs"]
                 self.transport.on_resumed(worker.number, envs, obs)
+            elif isinstance(message, CallResult):
+                worker.call_result = packet
             elif isinstance(message, Failure) and not message.is_final:
                 self.failures.count_env(worker.number, message.message, message.traceback)
             elif isinstance(message, Failure):

@@ -8,14 +8,26 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from hotloop import timing
 from hotloop.policies import ActingPolicy, EpisodeNoise, PolicySnapshot
+from hotloop.rollouts.env_calls import EnvCall, pickle_call
+from hotloop.rollouts.failures import traceback_cause, worker_error
 from hotloop.rollouts.fleet import FleetRollout, WorkerRows
 from hotloop.rollouts.processes.channel import ChannelClosed
-from hotloop.rollouts.processes.messages import INFERENCE, InferenceSetup, Setup
+from hotloop.rollouts.processes.messages import (
+    INFERENCE,
+    CallRequest,
+    CallResult,
+    InferenceSetup,
+    Setup,
+)
 from hotloop.rollouts.processes.process import IN_A_STEP, Activity, WorkerProcess
 from hotloop.rollouts.processes.shared_memory import (
     ACTING,
@@ -102,6 +114,31 @@ class ProcessTransport:
     def publish(self, snapshot: PolicySnapshot) -> None:
         """Write the parameters into the shared memory."""
         self._shared.weights.write(snapshot)
+
+    def call(self, calls: Sequence[EnvCall]) -> list[Any]:
+        """Send the calls as pickles, and wait for all results. See `Transport.call`."""
+        workers = self._supervisor.workers  # a replaced process changes the list
+        requests = [{"pickle": np.frombuffer(pickle_call(call), np.uint8)} for call in calls]
+        for worker in workers:
+            worker.is_called, worker.call_result = False, None
+        while any(worker.call_result is None for worker in workers):
+            for worker, arrays in zip(workers, requests, strict=True):
+                if worker.ready is not None and not worker.is_called:
+                    worker.is_called = True
+                    with contextlib.suppress(ChannelClosed):  # `poll` detects its end
+                        worker.channel.send(CallRequest(), arrays=arrays)
+            self._supervisor.poll(_POLL_S)
+        results: list[Any] = []
+        for worker in workers:
+            assert worker.call_result is not None
+            result = worker.call_result.message
+            assert isinstance(result, CallResult)
+            if result.message:
+                raise worker_error(
+                    worker.name, result.type, result.message, is_starting=False
+                ) from traceback_cause(result.traceback)
+            results.append(pickle.loads(worker.call_result.arrays["pickle"].tobytes()))
+        return results
 
     def grant(self, limits: RowLimits) -> None:
         """Write the limits, and wake the workers that wait for them."""

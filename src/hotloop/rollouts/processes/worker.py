@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import functools
 import os
+import pickle
 import select
 import sys
 import time
+import traceback
 from collections.abc import Mapping
 
+import numpy as np
+
+from hotloop.base.importing import describe_exception
 from hotloop.base.processes import private_bytes
 from hotloop.envs import (
     DoubleBufferedEnvs,
@@ -24,11 +29,19 @@ from hotloop.envs import (
 )
 from hotloop.errors import HotloopError
 from hotloop.policies import network_from_json
+from hotloop.rollouts.env_calls import EnvCall
 from hotloop.rollouts.inference.central_collector import CentralCollector
 from hotloop.rollouts.inference.wakeups import wake
 from hotloop.rollouts.processes.channel import Channel, ChannelClosed
 from hotloop.rollouts.processes.local_collector import LocalCollector
-from hotloop.rollouts.processes.messages import Greeting, Ready, Setup, WorkerResumed
+from hotloop.rollouts.processes.messages import (
+    CallResult,
+    Greeting,
+    Packet,
+    Ready,
+    Setup,
+    WorkerResumed,
+)
 from hotloop.rollouts.processes.program import (
     POLL_S,
     check_parent,
@@ -83,7 +96,8 @@ def _serve(channel: Channel, greeting: Greeting, parent_pid: int) -> None:
                 private_bytes=private_bytes(),
             )
         )
-        setup, arrays, fd = receive(channel, Setup)
+        answer = functools.partial(answer_call, channel, envs)
+        setup, arrays, fd = receive(channel, Setup, on_other=answer)
         Worker(channel, envs, failures, greeting, setup, fd, parent_pid).run(arrays)
     except ChannelClosed:
         envs.close()
@@ -177,6 +191,7 @@ class Worker:
         num_steps, is_barrier = setup.num_steps, setup.schedule == "barrier"
         self._begin(arrays)
         while True:
+            self._answer_calls()
             # A row whose actions were requested must be collected.
             if collector.requested_version < 0 and self._rows_allowed() <= 0:
                 self._wait()
@@ -303,6 +318,11 @@ class Worker:
         self._notified_row = self._row
         self._channel.nudge()
 
+    def _answer_calls(self) -> None:
+        """Make the calls that have arrived, between two rows."""
+        while (packet := self._channel.receive(block=False)) is not None:
+            answer_call(self._channel, self._envs, packet)
+
     def _wait(self) -> None:
         words = self._words
         with span("wait", kind="wait"):
@@ -312,10 +332,27 @@ class Worker:
             while self._rows_allowed() <= 0:
                 ready, _, _ = select.select([self._channel.socket], [], [], POLL_S)
                 if ready:
-                    self._channel.receive(block=False)
+                    self._answer_calls()
                 else:
                     check_parent(self._parent_pid)
             words[WAITING] = 0
+
+
+def answer_call(channel: Channel, envs: VectorEnv, packet: Packet) -> None:
+    """Make the call of a packet, and send its result or its error. Nudges are ignored."""
+    if packet.message is None:
+        return
+    try:
+        call: EnvCall = pickle.loads(packet.arrays["pickle"].tobytes())
+        content = pickle.dumps(call.run(envs))
+    except Exception as error:  # also of unpickling, which may import a module
+        is_known = isinstance(error, HotloopError)
+        message = str(error) if is_known else describe_exception(error)
+        trace = "".join(traceback.format_exception(error))
+        result = CallResult(message=message, type=type(error).__name__, traceback=trace)
+        channel.send(result)
+    else:
+        channel.send(CallResult(), arrays={"pickle": np.frombuffer(content, np.uint8)})
 
 
 if __name__ == "__main__":

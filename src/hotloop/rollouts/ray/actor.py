@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import traceback
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -219,6 +220,12 @@ class Actor:
         self._sent.append(actor_part)  # in case the learner does not receive it
         self._waiting.enter_context(span("wait", kind="wait"))
         return actor_part
+
+    def call_envs(self, pickled_call: bytes) -> Any:
+        """Make an `EnvCall` of the environments, and return its result."""
+        self.ready()
+        assert self._envs is not None
+        return pickle.loads(pickled_call).run(self._envs)
 
     def close(self) -> None:
         """Close the environments and the recording."""

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import math
 import time
 import warnings
-from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from hotloop import timing
 from hotloop.errors import HotloopError
 from hotloop.policies import ActingPolicy, PolicySnapshot
 from hotloop.rollouts.collector import Slot
+from hotloop.rollouts.env_calls import EnvCall, pickle_call
 from hotloop.rollouts.failures import compare_spaces
 from hotloop.rollouts.fleet import FleetRollout, WorkerRows, WorkerStart
 from hotloop.rollouts.parts import PartQueue
 from hotloop.rollouts.protocol import CollectionOptions
 from hotloop.rollouts.ray.actor import ActorPart, ActorSetup, RecoverableFailure, TooManyFailures
+from hotloop.rollouts.ray.actor_state import ActorState, PartRequest
 from hotloop.rollouts.ray.cluster import ClusterHead, actor_error, check_store, first_line
 from hotloop.rollouts.ray.inference import WeightsRef
 from hotloop.rollouts.schedules import NUM_AHEAD, RowLimits
@@ -40,62 +40,6 @@ _RETRY_S = 1.0
 _UNREACHABLE_S = 60.0
 # Time after which a warning names an actor that is not set up: its node may have no room.
 _SLOW_START_S = 20.0
-
-
-class PartRequest(NamedTuple):
-    """A request for rows `start` … `stop` − 1.
-
-    Attributes:
-        ref: Ray's reference to the part.
-        version: Version of the acting policy.
-        start: Number of the first row.
-        stop: Number after the last row.
-    """
-
-    ref: Any
-    version: int
-    start: int
-    stop: int
-
-
-@dataclasses.dataclass(kw_only=True)
-class ActorState:
-    """The requests to an actor, and its answers.
-
-    Attributes:
-        next_row: First row that was not read.
-        finished_row: Row after the last one that has arrived.
-        requested_row: Row after the last one that was requested.
-        parts: Parts that have arrived.
-        limit: First row that must not be requested.
-        last_episode: Maximum number of the episodes that run after the last row that has arrived.
-        requests: Open requests, in order.
-        unanswered: First and last row of parts to request again once the actor answers.
-        setup: Reference to the answer to its setup. None: it has arrived.
-        setup_timeout_s: Time limit of the setup. None: no limit.
-        pid, node: Process and node of the actor, once it has answered to the setup.
-        started_at_s: Time at which the setup or the oldest open request probably started.
-        max_part_s: Maximum duration of a part.
-        silent_since_s: Time since which the actor does not answer. None: it answers.
-        checked_at_s: Time of the last check of a silent actor, or of the warning of a slow setup.
-    """
-
-    next_row: int
-    finished_row: int
-    requested_row: int
-    parts: PartQueue
-    limit: int = 0
-    last_episode: int = -1
-    requests: deque[PartRequest] = dataclasses.field(default_factory=deque)
-    unanswered: list[tuple[int, int]] = dataclasses.field(default_factory=list)
-    setup: Any = None
-    setup_timeout_s: float | None = None
-    pid: int = 0
-    node: str = ""
-    started_at_s: float = 0.0
-    max_part_s: float = 0.0
-    silent_since_s: float | None = None
-    checked_at_s: float = 0.0
 
 
 class ActorTransport:
@@ -183,6 +127,36 @@ class ActorTransport:
                 f"Ray's store has no room for weights of {size:,} bytes ({first_line(error)}): "
                 "give it more, `ray start --object-store-memory BYTES`"
             ) from error
+
+    def call(self, calls: Sequence[EnvCall]) -> list[Any]:
+        """Make the calls after the parts that are requested. See `Transport.call`."""
+        actors, errors = self._envs.actors, self._ray.exceptions
+        pickled_calls = [pickle_call(call) for call in calls]
+        results: dict[int, Any] = {}
+        sent: dict[int, tuple[Any, Any]] = {}  # actor and reference by worker
+        while len(results) < len(actors):
+            for worker, actor in enumerate(actors):
+                if worker not in results and sent.get(worker, (None,))[0] is not actor:
+                    sent[worker] = actor, actor.call_envs.remote(pickled_calls[worker])
+            workers = {ref: worker for worker, (_, ref) in sent.items() if worker not in results}
+            ready, _ = self._ray.wait(list(workers), num_returns=1, timeout=_POLL_S)
+            for ref in ready:
+                worker = workers[ref]
+                try:
+                    results[worker] = self._ray.get(ref)
+                except errors.ActorDiedError as error:
+                    if self._fleet is None:
+                        raise actor_error(error, f"worker {worker}") from error
+                    if actors[worker] is sent[worker][0]:  # not replaced yet
+                        self._replace(worker, self._death_reason(worker, error))
+                except errors.ActorUnavailableError:
+                    del sent[worker]
+                    time.sleep(_RETRY_S)
+                except errors.RayError as error:
+                    raise actor_error(error, f"worker {worker}") from error
+            if self._fleet is not None:
+                self._poll(0.0)
+        return [results[worker] for worker in range(len(actors))]
 
     def grant(self, limits: RowLimits) -> None:
         """Request parts up to the limits."""
