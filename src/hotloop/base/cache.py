@@ -34,6 +34,8 @@ from hotloop.base.files import write_new
 # Creating a file takes less time than this. A process that holds a lock for longer is suspended.
 _LOCK_TIMEOUT_S = 600.0
 _TEMPORARY_PREFIX = ".making-"
+# A compiler's temporary files, precompiled headers included, take less.
+_MIN_FREE_BYTES = 256 << 20
 # Only files with these names are listed and removed: HOTLOOP_CACHE may contain other files.
 _ENTRY = re.compile(r"[0-9a-f]{64}-[0-9a-f]{64}\.\w+")
 _LOCK = re.compile(r"\.[0-9a-f]{64}\.lock")
@@ -198,7 +200,7 @@ def inductor_directory(default: str) -> Iterator[None]:
     if previous not in (None, os.path.abspath(default)):
         yield
         return
-    parent = private_directory()
+    parent = _directory_with_room()
     folder = None if parent is None else _private(parent / _INDUCTOR)
     with contextlib.ExitStack() as exits:
         if folder is None:  # the compiled code is used in this process only
@@ -214,12 +216,12 @@ def inductor_directory(default: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def temporary_directory() -> Iterator[Path]:
-    """Yield a new directory in the cache, or else among the system's temporary files.
+    """Yield a new directory in the cache, or else (no room) among the system's temporary files.
 
     Raises:
         OSError: Neither can be written.
     """
-    parent, temporary = private_directory(), ""
+    parent, temporary = _directory_with_room(), ""
     with contextlib.suppress(OSError):
         if parent is not None:
             temporary = tempfile.mkdtemp(prefix=_TEMPORARY_PREFIX, dir=parent)
@@ -233,6 +235,16 @@ def temporary_directory() -> Iterator[Path]:
 def private_directory() -> Path | None:
     """Create and return the directory, or return None if it is not private to this user."""
     return _private(directory())
+
+
+def _directory_with_room() -> Path | None:
+    """Return the directory, or None if it is not private or its disk is nearly full."""
+    path = private_directory()
+    with contextlib.suppress(OSError):
+        if path is not None:
+            disk = os.statvfs(path)
+            return path if disk.f_bavail * disk.f_frsize >= _MIN_FREE_BYTES else None
+    return None
 
 
 def _private(path: Path) -> Path | None:
