@@ -112,19 +112,27 @@ class WorkerResumed:
 
 @dataclass(frozen=True, kw_only=True)
 class CallRequest:
-    """A call of the worker's environments. The packet contains the `EnvCall` as `pickle`."""
+    """A call of the worker's environments.
+
+    Attributes:
+        call: The pickled `EnvCall`, in base64.
+    """
+
+    call: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class CallResult:
-    """The end of such a call. The packet contains the result as `pickle`, if there is no error.
+    """The end of such a call.
 
     Attributes:
+        value: The pickled result, in base64. Empty after an error.
         message: Text of the error, empty if there is none.
         type: Class name of the error.
         traceback: Traceback in the worker.
     """
 
+    value: str = ""
     message: str = ""
     type: str = ""
     traceback: str = ""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from hotloop.base.children import python_command, search_path
 from hotloop.rollouts.processes.channel import Channel, ChannelClosed
 from hotloop.rollouts.processes.guard import MARK, mark_value
-from hotloop.rollouts.processes.messages import INFERENCE, Failure, Greeting, Packet, Ready
+from hotloop.rollouts.processes.messages import INFERENCE, CallResult, Failure, Greeting, Ready
 
 IN_A_STEP = "in a step"
 # The modules that the processes run.
@@ -50,7 +50,7 @@ class WorkerProcess:
             earlier processes.
         error: Final error of the process.
         is_called: Whether the process has received the current call of its environments.
-        call_result: Result of this call, as a `CallResult`. None until it arrives.
+        call_result: Result of this call. None until it arrives.
     """
 
     def __init__(self, greeting: Greeting, token: str) -> None:
@@ -63,7 +63,7 @@ class WorkerProcess:
         self.first_row = 0
         self.error: Failure | None = None
         self.is_called = False
-        self.call_result: Packet | None = None
+        self.call_result: CallResult | None = None
         self._activity: Activity | None = None
         self._stalled_s = 0.0
         self.channel, remote_end = Channel.pair()

@@ -231,7 +231,7 @@ class WorkerSupervisor:
                 envs, obs = message.restarted_envs, packet.arrays["obs"]
                 self.transport.on_resumed(worker.number, envs, obs)
             elif isinstance(message, CallResult):
-                worker.call_result = packet
+                worker.call_result = message
             elif isinstance(message, Failure) and not message.is_final:
                 self.failures.count_env(worker.number, message.message, message.traceback)
             elif isinstance(message, Failure):

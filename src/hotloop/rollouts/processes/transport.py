@@ -6,14 +6,13 @@ that is two fragments ahead of the learner, and a learner without enough rows.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import os
 import pickle
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from hotloop import timing
 from hotloop.policies import ActingPolicy, EpisodeNoise, PolicySnapshot
@@ -24,7 +23,6 @@ from hotloop.rollouts.processes.channel import ChannelClosed
 from hotloop.rollouts.processes.messages import (
     INFERENCE,
     CallRequest,
-    CallResult,
     InferenceSetup,
     Setup,
 )
@@ -118,26 +116,25 @@ class ProcessTransport:
     def call(self, calls: Sequence[EnvCall]) -> list[Any]:
         """Send the calls as pickles, and wait for all results. See `Transport.call`."""
         workers = self._supervisor.workers  # a replaced process changes the list
-        requests = [{"pickle": np.frombuffer(pickle_call(call), np.uint8)} for call in calls]
+        requests = [CallRequest(call=base64.b64encode(pickle_call(x)).decode()) for x in calls]
         for worker in workers:
             worker.is_called, worker.call_result = False, None
         while any(worker.call_result is None for worker in workers):
-            for worker, arrays in zip(workers, requests, strict=True):
+            for worker, request in zip(workers, requests, strict=True):
                 if worker.ready is not None and not worker.is_called:
                     worker.is_called = True
                     with contextlib.suppress(ChannelClosed):  # `poll` detects its end
-                        worker.channel.send(CallRequest(), arrays=arrays)
+                        worker.channel.send(request)
             self._supervisor.poll(_POLL_S)
         results: list[Any] = []
         for worker in workers:
-            assert worker.call_result is not None
-            result = worker.call_result.message
-            assert isinstance(result, CallResult)
+            result = worker.call_result
+            assert result is not None
             if result.message:
                 raise worker_error(
                     worker.name, result.type, result.message, is_starting=False
                 ) from traceback_cause(result.traceback)
-            results.append(pickle.loads(worker.call_result.arrays["pickle"].tobytes()))
+            results.append(pickle.loads(base64.b64decode(result.value)))
         return results
 
     def grant(self, limits: RowLimits) -> None:

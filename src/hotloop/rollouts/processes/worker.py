@@ -6,6 +6,7 @@ networks that need it, and never imports the user's main module.
 
 from __future__ import annotations
 
+import base64
 import functools
 import os
 import pickle
@@ -14,8 +15,6 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping
-
-import numpy as np
 
 from hotloop.base.importing import describe_exception
 from hotloop.base.processes import private_bytes
@@ -35,6 +34,7 @@ from hotloop.rollouts.inference.wakeups import wake
 from hotloop.rollouts.processes.channel import Channel, ChannelClosed
 from hotloop.rollouts.processes.local_collector import LocalCollector
 from hotloop.rollouts.processes.messages import (
+    CallRequest,
     CallResult,
     Greeting,
     Packet,
@@ -340,19 +340,19 @@ class Worker:
 
 def answer_call(channel: Channel, envs: VectorEnv, packet: Packet) -> None:
     """Make the call of a packet, and send its result or its error. Nudges are ignored."""
-    if packet.message is None:
+    if not isinstance(packet.message, CallRequest):
         return
     try:
-        call: EnvCall = pickle.loads(packet.arrays["pickle"].tobytes())
-        content = pickle.dumps(call.run(envs))
+        call: EnvCall = pickle.loads(base64.b64decode(packet.message.call))
+        value = base64.b64encode(pickle.dumps(call.run(envs))).decode()
+        channel.send(CallResult(value=value))
+    except ChannelClosed:
+        raise
     except Exception as error:  # also of unpickling, which may import a module
         is_known = isinstance(error, HotloopError)
         message = str(error) if is_known else describe_exception(error)
         trace = "".join(traceback.format_exception(error))
-        result = CallResult(message=message, type=type(error).__name__, traceback=trace)
-        channel.send(result)
-    else:
-        channel.send(CallResult(), arrays={"pickle": np.frombuffer(content, np.uint8)})
+        channel.send(CallResult(message=message, type=type(error).__name__, traceback=trace))
 
 
 if __name__ == "__main__":
