@@ -157,6 +157,9 @@ def test_checkpoint_holds_the_state_at_its_request():
         CheckpointError, match=r"`state\.num_calls` must have shape \(\), it is missing"
     ):
         restored.load({"state.params": arrays["state.params"]}, random, 3, {})
+    for damaged in ({}, {"host": {**random["host"], "bit_generator": "PCG65"}}, {"host": None}):
+        with pytest.raises(CheckpointError, match="state of the random generator is damaged"):
+            restored.load(arrays, damaged, num_updates, {})
 
 
 def test_values_that_are_not_finite_are_named():

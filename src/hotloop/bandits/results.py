@@ -323,8 +323,8 @@ class BanditResult:
             raise BanditError(f"{path} is no result of `hotloop bandit run --save`: run it again")
         if header["format"] != FORMAT:
             raise BanditError(
-                f"{path} is a result of format {header['format']}, this version of hotloop "
-                f"reads {FORMAT}: run it again"
+                f"{path} is a result of format {shortened(str(header['format']))}, this version "
+                f"of hotloop reads {FORMAT}: run it again"
             )
         try:
             result = cls(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from hotloop.base.transfer import Uploads
-from hotloop.errors import ConfigError
+from hotloop.errors import CheckpointError, ConfigError, shortened
 from hotloop.learner.execution import Mode, choose, repeat_choice
 from hotloop.learner.hyper import HyperParameters
 from hotloop.learner.metrics import Metrics
@@ -215,10 +215,17 @@ class Learner:
         Modes that `execution` "auto" chose before stay, even if the cache has new artifacts.
 
         Raises:
-            CheckpointError: an array is missing or has another shape.
+            CheckpointError: an array is missing or has another shape, or the random state is none.
         """
         load_arrays(self.state, arrays)
-        self.rng.bit_generator.state = random_state["host"]
+        try:
+            self.rng.bit_generator.state = random_state["host"]
+        except (KeyError, OverflowError, TypeError, ValueError) as error:
+            reason = shortened(str(error))
+            raise CheckpointError(
+                f"the checkpoint's state of the random generator is damaged ({reason}): choose "
+                "another checkpoint, or start a new run"
+            ) from error
         self.num_updates = num_updates
         self._modes_used = dict(modes_used)
         for execution in self.executions:
