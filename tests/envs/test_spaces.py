@@ -275,6 +275,27 @@ def test_action_spec_survives_json():
         assert ActionSpec.from_json(json.loads(text)) == spec
 
 
+@pytest.mark.parametrize(
+    ("space", "damage"),
+    [
+        (spaces.Discrete(3), {"num_actions": 0}),
+        (spaces.Discrete(3), {"start": 2**63}),
+        (spaces.Discrete(3), {"dtype": "../x"}),
+        (spaces.Discrete(3), {"kind": "binary"}),
+        (spaces.Discrete(3), {"shape": [2]}),
+        (spaces.MultiDiscrete([3, 2]), {"nvec": [3, -2]}),
+        (spaces.MultiDiscrete([3, 2]), {"starts": [0]}),
+        (spaces.Box(-1.0, 1.0, (2,)), {"shape": [-2]}),
+        (spaces.Box(-1.0, 1.0, (2,)), {"space_dtype": "object"}),
+        (spaces.Box(-1.0, 1.0, (2,)), {"low": [-1.0] * 3, "high": [1.0] * 3}),
+    ],
+)
+def test_damaged_specs_of_actions_are_refused(space, damage):
+    values = make_vec(lambda: SpaceEnv(FLOATS, space)).action_spec.to_json()
+    with pytest.raises(ValueError, match="do not fit"):
+        ActionSpec.from_json(values | damage)
+
+
 def test_environments_must_have_the_same_spaces():
     envs = [SpaceEnv(FLOATS), SpaceEnv(FLAT["box"])]
     with pytest.raises(SpaceError, match=r"observation space of environment 0.*environment 1 has"):

@@ -289,7 +289,7 @@ def test_large_observations_are_the_cause_of_nan_in_a_network():
     advice = advice_for_non_finite({"obs": np.array([[0.0, -1.7e18]], np.float32)})
     assert advice.startswith("scale the observations, which are as large as 1.7e+18,")
     # The batch of an off-policy update may be lost.
-    assert "the scale of the observations and the rewards" in advice_for_non_finite({})
+    assert "the scale of the observations and of the rewards" in advice_for_non_finite({})
 
 
 def test_a_policy_that_gives_nan_gets_the_same_advice():

@@ -170,6 +170,8 @@ class ObsSpec:
         parts = [{"dtype": values["dtype"], **part} for part in values["layout"]]
         layout = tuple(map(ObsField.from_json, parts))
         spec = cls(**{**_fields_from_json(cls, values), "layout": layout})
+        if {spec.dtype, *(part.dtype for part in layout)} - {"float32", "uint8"}:
+            raise ValueError(f"observations are float32 or uint8, got {spec.dtype!r}")
         if len(layout) > 1 and not spec._fits():
             raise ValueError(f"the parts of observations do not fit into {spec.shape}")
         return spec
@@ -311,7 +313,8 @@ class ActionSpec:
     @cached_property
     def offset(self) -> Array:
         """The numbers to add to discrete actions, int64, () or (K,)."""
-        return np.asarray(self.start if self.kind == "discrete" else self.starts, np.int64)
+        starts = self.starts or (0,) * len(self.nvec)
+        return np.asarray(self.start if self.kind == "discrete" else starts, np.int64)
 
     def decode(self, action: Array) -> Any:
         """Return actions of the space, with any leading axes, from those that a policy chooses.
@@ -352,10 +355,40 @@ class ActionSpec:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> ActionSpec:
-        """Return the spec from the values of `to_json`."""
+        """Return the spec from the values of `to_json`. Raise ValueError if they do not fit."""
         bounds: dict[str, Any] = {name: tuple(map(float, values[name])) for name in ("low", "high")}
         bounds["parts"] = tuple(map(ActionSpec.from_json, values.get("parts", ())))
-        return cls(**_fields_from_json(cls, values) | bounds)
+        spec = cls(**_fields_from_json(cls, values) | bounds)
+        if not spec._fits():
+            raise ValueError(f"the parts of a {spec.kind} action of shape {spec.shape} do not fit")
+        return spec
+
+    def _fits(self) -> bool:
+        """Return whether the fields describe actions of one kind."""
+        counts = {
+            "discrete": (1, 0),
+            "multi_discrete": (len(self.nvec), 0),
+            "box": (0, len(self.low)),
+            "hybrid": (len(self.nvec), len(self.low)),
+        }
+        try:
+            num_components, num_numbers = counts[self.kind]
+            is_numeric = np.dtype(self.space_dtype or self.dtype).kind in "biuf"
+        except (KeyError, TypeError):
+            return False
+        sizes = [0, 0]  # of the discrete parts and of the boxes
+        for part in self.parts:
+            sizes[part.kind == "box"] += math.prod(part.shape)
+        return (
+            is_numeric
+            and self.dtype == ("float32" if num_numbers else "int64")
+            and min(self.shape, default=1) > 0
+            and math.prod(self.shape) == num_components + num_numbers
+            and len(self.starts) in (0, len(self.nvec))
+            and all(0 < count < 2**31 for count in self.num_choices)
+            and all(abs(start) < 2**62 for start in (self.start, *self.starts))
+            and (not self.parts or sizes == [num_components, num_numbers])
+        )
 
 
 def round_inwards(low: Array, high: Array, dtype: Any) -> tuple[Array, Array]:

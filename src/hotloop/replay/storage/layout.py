@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hotloop.errors import ConfigError
+from hotloop.errors import ConfigError, shortened
 
 # Larger fields are stored as frames, so that rows stay small and batches read whole pages.
 MAX_ROW_FIELD_BYTES = 1024
@@ -130,7 +130,8 @@ def parse_fields(fields: Mapping[str, Any]) -> list[Field]:
     parsed = []
     if not isinstance(fields, Mapping):
         raise ConfigError(
-            f'`fields` must be a dictionary, {{"obs": ((17,), np.float32), …}}, got {fields!r}'
+            f'`fields` must be a dictionary, {{"obs": ((17,), np.float32), …}}, got '
+            f"{shortened(repr(fields))}"
         )
     for path, value in flatten(fields):
         name = ".".join(map(str, path))
@@ -143,7 +144,7 @@ def parse_fields(fields: Mapping[str, Any]) -> list[Field]:
         except (TypeError, ValueError) as error:
             raise ConfigError(
                 f"field `{name}` must be declared as (shape, dtype), like ((17,), np.float32), got "
-                f"{value!r}"
+                f"{shortened(repr(value))}"
             ) from error
         if dtype.kind not in "biufc" or not dtype.isnative or any(length < 1 for length in shape):
             raise ConfigError(
