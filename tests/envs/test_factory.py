@@ -31,6 +31,7 @@ TOY = "tests.envs.toy"
         (f"{TOY}:ToyCounting-v0", {"number": 7}),
         (f"{TOY}:counting", {"number": 7}),
         (f"{TOY}:CountingEnv", {"number": 7}),
+        (f"{TOY}:Factories.counting", {"number": 7}),
         (CountingEnv, {"number": 7}),
         (functools.partial(CountingEnv, number=7), {}),
     ],

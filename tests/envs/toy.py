@@ -79,6 +79,12 @@ def counting(**kwargs: Any) -> CountingEnv:
     return CountingEnv(**kwargs)
 
 
+class Factories:
+    """A class with a factory, for `module:Class.factory`."""
+
+    counting = staticmethod(counting)
+
+
 NOT_A_FACTORY = 3
 
 

@@ -344,8 +344,10 @@ def resolve(spec: EnvSpec) -> tuple[str, Callable[..., Any]]:
         return name, lambda **kwargs: gymnasium.make(
             name, **{"disable_env_checker": True, **kwargs}
         )
-    if module is not None and callable(getattr(module, name, None)):
-        return env, getattr(module, name)
+    with contextlib.suppress(AttributeError):
+        factory = functools.reduce(getattr, name.split("."), module)  # a class may be nested
+        if module is not None and callable(factory):
+            return env, factory
     if module_name == "__main__":
         raise script_object_error(env, kind="environment")
     if module is not None:

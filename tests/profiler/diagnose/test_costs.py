@@ -934,6 +934,44 @@ def test_a_function_that_is_compiled_once_starts(tmp_path, compiling, running, r
 
 
 @pytest.mark.parametrize(
+    ("compiling", "running", "rules"),
+    [
+        ((0, 70, 90, 90, 80, 0, 0, 0), (0, 2, 1, 1, 10, 90, 90, 90), []),
+        # Other work between compilations, a break, and the end of the run.
+        ((0, 50, 50, 50, 50, 0, 0, 0), (0, 40, 40, 40, 40, 90, 90, 90), ["compiles-again"]),
+        ((0, 70, 90, 0, 90, 0, 0, 0), (0, 0, 0, 0, 0, 90, 90, 90), ["compiles-again"]),
+        ((0, 70, 90, 90, 90, 90, 0, 0), (0, 0, 0, 0, 0, 0, 90, 90), ["compiles-again"]),
+    ],
+)
+def test_several_functions_that_are_compiled_in_a_row_start(tmp_path, compiling, running, rules):
+    program = Program(
+        tmp_path,
+        """
+        import torch
+        def main(functions, x):
+            for f in functions:
+                f(x)
+            while True:
+                work(functions, x)
+        main([torch.compile(torch.sin), torch.compile(torch.cos)], torch.zeros(9))
+        """,
+    )
+    main = (
+        "<module>",
+        "main([torch.compile(torch.sin), torch.compile(torch.cos)], torch.zeros(9))",
+    )
+    program.at(main, ("main", "f(x)"), below=(CALL, CONVERT), seconds=sum(compiling) / 100)
+    program.at(main, ("main", "work(functions, x)"), seconds=sum(running) / 100)
+    example = program.session()
+    example.main.periods = [
+        period(i + 1.0, by_stack={0: a, 1: b})
+        for i, (a, b) in enumerate(zip(compiling, running, strict=True))
+    ]
+    rules_found = [diagnosis.rule for diagnosis in diagnose(example)]
+    assert [rule for rule in rules_found if rule == "compiles-again"] == rules
+
+
+@pytest.mark.parametrize(
     ("function", "file", "is_compiling"),
     [
         ("_compile", "torch/_dynamo/convert_frame.py", True),

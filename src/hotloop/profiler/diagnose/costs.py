@@ -60,7 +60,11 @@ class Costs:
             cost
             for cost in costs
             if cost.cause is causes.COMPILATION
-            and (self.is_part_of_start(cost) or self._runs_after(cost, evidence))
+            and (
+                self.is_part_of_start(cost)
+                or self._ends_early(cost)
+                or self._runs_after(cost, evidence)
+            )
         ]
         self.start_ns += sum(cost.ns for cost in starting)
         costs = _merge_alike([cost for cost in costs if cost not in starting])
@@ -113,6 +117,17 @@ class Costs:
             return False
         stretch = at[-1] - at[0] + 1
         return bool(stretch == len(at) and stretch <= max(3, len(counts) / 4))
+
+    def _ends_early(self, compilation: Cost) -> bool:
+        """Return whether functions are compiled in a row, and all other work comes after that."""
+        rows = (row for row in compilation.rows if row.process is self._main)
+        counts = self._counts(row.sample.stack for row in rows)
+        at = np.flatnonzero(counts)
+        if not len(at) or len(at) != np.ptp(at) + 1:
+            return False
+        others = self._counts() - self._counts(self._starting) - counts
+        during, after = others[at].sum(), others[at[-1] + 1 :]
+        return bool(len(after) >= 3 and after.sum() >= 4 * during)
 
     def _runs_after(self, compilation: Cost, evidence: Evidence) -> bool:
         """Return whether a line is compiled first, and then runs without another compilation."""
