@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -155,6 +158,25 @@ class Teams(ParallelEnv):
             dict.fromkeys(agents, is_last),
             {agent: {} for agent in agents},
         )
+
+
+class FatalTeams(Teams):
+    """Kills its process, worker 1, in the 20th step of all its games, once.
+
+    Args:
+        directory: the directory of a file that remembers it.
+    """
+
+    def __init__(self, directory: str, **options: Any) -> None:
+        super().__init__(**options)
+        self.path = Path(directory) / "killed"
+
+    def step(self, actions: dict[str, int]) -> tuple:
+        is_due = os.environ.get("HOTLOOP_WORKER") == "1" and Teams.num_steps == 19
+        if is_due and not self.path.exists():
+            self.path.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(actions)
 
 
 def parallel_env(**kwargs: Any) -> Matching:

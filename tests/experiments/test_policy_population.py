@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from hotloop.algorithms import ppo
+from hotloop.algorithms import dqn, ppo
 from hotloop.base import documents
 from hotloop.base.space_syntax import Choices, Range
 from hotloop.cli import main
@@ -297,3 +297,10 @@ def test_the_command_line_trains_a_population(tmp_path, capsys):
     assert "generation 2, 256 steps of each member" in output
     assert re.search(r"left: member \d continues from member \d with learning_rate=", output)
     assert re.search(rf"best right: {tmp_path}/run/members/\d/policies/right", output)
+
+
+@pytest.mark.parametrize(("algorithm", "policies"), [(dqn, "red,blue"), (ppo, "red,blue:dqn")])
+def test_a_population_needs_one_on_policy_algorithm(algorithm, policies):
+    config = algorithm.Config(env_id="tests.toy_games:Teams", policies=policies, num_envs=6)
+    with pytest.raises(ConfigError, match="copied policies have no replay buffers, got dqn"):
+        Population(algorithm.algorithm, config, {"learning_rate": RATES})

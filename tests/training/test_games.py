@@ -11,14 +11,8 @@ from tests.toy_games import Hiding
 
 
 def train(tmp_path, **options):
-    config = ppo.Config(
-        num_envs=8,
-        num_steps=64,
-        hidden_sizes=(32, 32),
-        execution="eager",
-        run_dir=str(tmp_path / "run"),
-        **options,
-    )
+    defaults = {"num_envs": 8, "num_steps": 64, "hidden_sizes": (32, 32), "execution": "eager"}
+    config = ppo.Config(run_dir=str(tmp_path / "run"), **{**defaults, **options})
     return ppo.algorithm.train(config)
 
 
@@ -43,3 +37,17 @@ def test_rows_without_a_living_agent_do_not_count(tmp_path):
     assert accounting["collected"] == accounting["trained"] + accounting["dropped"]["reset"]
     assert accounting["trained"] == result.timesteps
     assert accounting["dropped"]["reset"] > 0.3 * accounting["collected"]
+
+
+def test_absent_agents_are_the_same_in_workers(tmp_path):
+    options = {"env_id": Hiding, "total_timesteps": 1024, "update_epochs": 1, "workers": 2}
+    options["num_steps"] = 20  # a run ends in the middle of games
+    ends = []
+    for backend in ("inline", "processes"):
+        result = train(tmp_path / backend, backend=backend, **options)
+        assert set(result.accounting["dropped"]) == {"reset"}
+        state = json.loads((result.run_dir / "checkpoints/last/state.json").read_text())
+        state["progress"].pop("elapsed_s")
+        state.pop("digest")  # of the whole file
+        ends.append((result.accounting["dropped"], state))
+    assert ends[0] == ends[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import math
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ import pytest
 import hotloop
 from hotloop.algorithms import dqn, ppo
 from hotloop.base import documents
-from hotloop.envs import ActionSpec, EnvSpec
+from hotloop.envs import ActionSpec, EnvSpec, ObsField, ObsSpec
 from hotloop.envs.game_factory import make_turn_games
 from hotloop.envs.masks import with_masks
 from hotloop.envs.turns import Turn
@@ -191,6 +192,26 @@ def test_old_snapshots_are_thinned_out_evenly(tmp_path):
     assert kept[0] == 0
     gaps = np.diff(kept[:5])
     assert gaps.max() <= 2 * gaps.min()
+
+
+def test_the_only_old_snapshot_beside_the_first_one_moves_along_with_the_run(tmp_path):
+    pool, add = make_pool(tmp_path, self_play_pool=1, self_play_keep=2)
+    for k in range(40):
+        add(100 * k)
+        if k >= 3:
+            kept = [int(name.removeprefix("step-")) for name in pool.table()["players"]]
+            assert kept[0] == 0
+            assert kept[1] >= 100 * k / 2 - 100
+    assert kept == [0, 3200, 3900]
+
+
+def test_specs_that_differ_are_named_by_their_first_difference():
+    part = ObsField(name="x", start=0, stop=2, shape=(2,), encoding="box")
+    spec = ObsSpec(shape=(2,), dtype="float32", layout=(part,))
+    other = dataclasses.replace(spec, layout=(dataclasses.replace(part, encoding="binary"),))
+    game = SimpleNamespace(obs_spec=spec, action_spec=None)
+    with pytest.raises(CheckpointError, match="whose `encoding` of 'x' is 'box', got 'binary'"):
+        check_opponent("other", SimpleNamespace(obs_spec=other), game)
 
 
 def test_files_of_removed_snapshots_stay_while_a_checkpoint_needs_them(tmp_path):
@@ -405,8 +426,12 @@ def test_a_game_of_an_evaluation_depends_on_its_number_alone(run):
 
 def test_an_opponent_needs_the_spaces_of_the_game(run, tmp_path):
     train(tmp_path / "large", env_kwargs={"num_counters": 9}, total_timesteps=64)
-    with pytest.raises(CheckpointError, match="must have the observations of this game"):
+    with pytest.raises(CheckpointError) as error:
         train(tmp_path / "run", opponents=(str(tmp_path / "large"),))
+    assert str(error.value) == (
+        f"the opponent {tmp_path / 'large'} must have the observations of this game, whose `shape` "
+        "is (8,), got (10,): choose a run on this game with the same `action_masks`"
+    )
     assert not (tmp_path / "run").exists()
     network, _, _ = RunDirectory.open(run).load_policy()
     recurrent = SimpleNamespace(

@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import hotloop
-from hotloop.algorithms import dqn, ppo
+from hotloop.algorithms import appo, dqn, ppo
 from hotloop.cli import main
 from hotloop.envs import EnvSpec, make_vec
 from hotloop.envs.game_factory import make_views
@@ -22,6 +22,7 @@ from hotloop.errors import (
     EnvironmentFailure,
     RunDirectoryError,
     SpaceError,
+    UnknownNameError,
 )
 from hotloop.training import train_policies
 from hotloop.training.assignment import assign
@@ -284,9 +285,96 @@ def test_resume_of_the_command_line(tmp_path, capsys):
         train_policies(ppo.algorithm, config(tmp_path, total_timesteps=192), resume_from=run)
 
 
-def test_off_policy_algorithms_are_refused(tmp_path):
-    with pytest.raises(ConfigError, match="need an on-policy algorithm, got dqn"):
-        train_policies(dqn.algorithm, dqn.Config(run_dir=str(tmp_path)))
+def off_policy_config(tmp_path, **options):
+    defaults = {
+        "env_id": TEAMS,
+        "policies": "red,blue",
+        "num_envs": 6,
+        "total_timesteps": 480,
+        "train_frequency": 4,
+        "learning_starts": 24,
+        "batch_size": 8,
+        "report_interval": 96,
+        "buffer_size": 1000,
+        "hidden_sizes": (8,),
+        "execution": "eager",
+        "seed": 1,
+        "checkpoint_interval": 96,
+        "run_dir": str(tmp_path / "run"),
+    }
+    return dqn.Config(**{**defaults, **options})
+
+
+def test_off_policy_algorithms_learn_in_rounds_of_the_same_steps(tmp_path):
+    Teams.num_steps = 0
+    own = {"blue": {"learning_starts": 60, "batch_size": 16}}  # learns later
+    options = off_policy_config(tmp_path, policy_options=own)
+    results = train_policies(dqn.algorithm, options)
+    assert Teams.num_steps == 2 * 80
+    assert [result.timesteps for result in results.values()] == [320, 160]
+    runs = [result.run_dir for result in results.values()]
+    assert [iterations(run) for run in runs] == [[1, 2, 3, 4, 5]] * 2
+    lines = [json.loads((run / "metrics.jsonl").read_text().splitlines()[-1]) for run in runs]
+    # A tenth of the transitions since learning began.
+    assert [line["num_updates"] for line in lines] == [289 // 10, 97 // 10]
+    assert lines[0]["replay_size"] < 320
+    assert hotloop.load(runs[1]).act(np.zeros(2, np.float32)) in range(2)
+
+
+def test_resumed_off_policy_trainings_end_with_the_same_weights(tmp_path):
+    whole = off_policy_config(tmp_path, save_replay=True, run_dir=str(tmp_path / "whole"))
+    train_policies(dqn.algorithm, whole)
+    cut = off_policy_config(tmp_path, save_replay=True)
+    train_policies(dqn.algorithm, cut, on_report=lambda report: report.timesteps >= 192)
+    assert main(["resume", str(tmp_path / "run")]) == 0
+    assert ends(tmp_path / "run") == ends(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("backend", ["inline", "processes"])
+def test_policies_may_have_different_algorithms(tmp_path, backend):
+    own = {"blue": {"learning_starts": 24, "batch_size": 8, "hidden_sizes": [4]}}
+    options = {"policies": "red, blue:dqn", "policy_options": own, "workers": 2, "num_envs": 12}
+    options |= {"total_timesteps": 576, "num_steps": 16, "backend": backend}
+    train_policies(
+        ppo.algorithm, config(tmp_path, **options), on_report=lambda report: report.timesteps >= 192
+    )
+    assert main(["resume", str(tmp_path / "run")]) == 0
+    runs = [tmp_path / "run" / "policies" / name for name in ("red", "blue")]
+    assert [iterations(run) for run in runs] == [[1, 2, 3]] * 2
+    stored = [json.loads((run / "config.json").read_text()) for run in runs]
+    assert [content["algorithm"] for content in stored] == ["ppo", "dqn"]
+    assert stored[1]["config"]["train_frequency"] == 16
+    assert [hotloop.evaluate(run, episodes=2).lengths for run in runs] != []
+
+
+def test_continuous_actions_and_policies_that_lag(tmp_path):
+    options = {"env_id": "tests.toy_games:Matching", "policies": "left,right:sac", "num_envs": 4}
+    options |= {"env_kwargs": {"is_box": True}, "num_steps": 8, "workers": 2, "schedule": "lag:1"}
+    options |= {"policy_options": {"right": {"learning_starts": 16, "batch_size": 8}}}
+    options |= {"total_timesteps": 128, "hidden_sizes": (8,), "execution": "eager"}
+    results = train_policies(
+        appo.algorithm, appo.Config(**options, run_dir=str(tmp_path / "run"), seed=1)
+    )
+    assert [result.timesteps for result in results.values()] == [64, 64]
+    assert [iterations(result.run_dir) for result in results.values()] == [[1, 2, 3, 4]] * 2
+    lines = (results["left"].run_dir / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["age_max"] for line in lines] == [0, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "policies", "error", "message"),
+    [
+        (dqn, "red,blue:td3_bc", ConfigError, "learn from their games, got td3_bc"),
+        (dqn, "red,blue:ppo", ConfigError, "take the steps of an on-policy one, got dqn with ppo"),
+        (ppo, "red,blue:dqm", UnknownNameError, "got 'dqm'; did you mean 'dqn'?"),
+    ],
+)
+def test_algorithms_that_do_not_fit_are_errors(tmp_path, algorithm, policies, error, message):
+    options = {"env_id": TEAMS, "policies": policies, "num_envs": 6}
+    options["run_dir"] = str(tmp_path / "run")
+    with pytest.raises(error, match=re.escape(message)):
+        train_policies(algorithm.algorithm, algorithm.Config(**options))
+    assert not (tmp_path / "run").exists()
 
 
 class Alike(Matching):
@@ -351,3 +439,72 @@ def test_two_policies_learn_to_choose_each_others_numbers(tmp_path):
     )
     for result in results.values():
         assert result.mean_return > 6  # of 8, and 2 for random choices
+
+
+def ends(run):
+    """Return the arrays and episodes of all policies' last checkpoints, by policy."""
+    found = {}
+    for path in sorted((run / "policies").iterdir()):
+        state = json.loads((path / "checkpoints" / "last" / "state.json").read_text())
+        progress = {**state["progress"], "elapsed_s": None}
+        found[path.name] = last_arrays(path), progress, state["rollout"]
+    return found
+
+
+WORKERS = {"workers": 2, "num_envs": 12, "total_timesteps": 800, "num_steps": 15}
+
+
+@pytest.mark.parametrize("memory", [None, "gru:4"])
+def test_workers_learn_the_weights_of_an_inline_training(tmp_path, memory):
+    options = {**WORKERS, "memory": memory, "num_minibatches": 1}
+    for backend in ("inline", "processes"):
+        run_dir = str(tmp_path / backend)
+        options |= {"backend": backend, "run_dir": run_dir}
+        results = train_policies(ppo.algorithm, config(tmp_path, **options))
+        assert [result.timesteps for result in results.values()] == [600, 300]
+    assert ends(tmp_path / "processes") == ends(tmp_path / "inline")
+    accounting = results["red"].accounting
+    assert set(accounting["dropped"]) == {"reset"}
+    assert len(accounting["workers"]) == 2
+
+
+def test_workers_resume_all_policies_with_the_same_weights(tmp_path):
+    whole = config(tmp_path, **WORKERS, backend="inline", run_dir=str(tmp_path / "whole"))
+    train_policies(ppo.algorithm, whole)
+    cut = config(tmp_path, **WORKERS)
+    train_policies(ppo.algorithm, cut, on_report=lambda report: report.timesteps >= 360)
+    reports = []
+    train_policies(ppo.algorithm, cut, on_report=reports.append, resume_from=tmp_path / "run")
+    assert reports[0].resumed == "resumed at 240 steps"
+    assert ends(tmp_path / "run") == ends(tmp_path / "whole")
+
+
+def test_a_worker_that_is_killed_does_not_end_the_training(tmp_path):
+    options = {"env_id": "tests.toy_games:FatalTeams", "env_kwargs": {"directory": str(tmp_path)}}
+    with pytest.warns(RuntimeWarning, match="worker 1: its process ended with SIGKILL"):
+        results = train_policies(ppo.algorithm, config(tmp_path, **WORKERS, **options))
+    assert [result.timesteps for result in results.values()] == [600, 300]
+    for result in results.values():
+        accounting = result.accounting
+        assert accounting["dropped"]["worker died"] > 0
+        assert [worker["restarts"] for worker in accounting["workers"]] == [0, 1]
+        shares = accounting["workers"][0]
+        assert 0 < shares["step_share"] + shares["act_share"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"workers": 2, "num_envs": 8}, "is a multiple of 6, got 8: set it to 6 or 12"),
+        ({"workers": "auto"}, "need a number of `workers`, got 'auto'"),
+        ({"workers": 3, "schedule": "variable"}, "take the same steps, got `schedule` 'variable'"),
+        (
+            {"workers": 3, "inference": "central"},
+            "`policies` 'red,blue' is for `inference` 'worker'",
+        ),
+    ],
+)
+def test_options_of_workers_that_do_not_fit_several_policies(tmp_path, options, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        train_policies(ppo.algorithm, config(tmp_path, **{"num_envs": 9, **options}))
+    assert not (tmp_path / "run").exists()

@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from hotloop.base.importing import import_object
-from hotloop.base.registries import OPTION_OWNERS
+from hotloop.base.registries import ALGORITHM_FINDERS, OPTION_OWNERS
 from hotloop.errors import ConfigError, UnknownNameError, nearest
 
 if TYPE_CHECKING:
@@ -85,3 +85,4 @@ def _owners(option: str) -> list[str]:
 
 
 OPTION_OWNERS.append(_owners)
+ALGORITHM_FINDERS.append(find)

@@ -44,7 +44,7 @@ UNUSED = (
     *("learning_starts", "buffer_size", "train_frequency", "update_to_data", "replay_from_share"),
     *("replay", "replay_alpha", "replay_beta", "replay_weight_from", "replay_shift"),
     *("replay_replacement", "hindsight", "hindsight_share", "save_replay", "replay_device"),
-    *("memory", "sequence_length", "burn_in"),
+    *("memory", "sequence_length", "burn_in", "policies", "policy_options"),
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -47,8 +48,14 @@ def make_views(
             num_envs = num_envs // len(groups[leader]) * len(agents)
         games = make_games(instance, make_game, spec, num_envs, env_id)
         games.policies = {agent: name for name, members in groups.items() for agent in members}
+        first_game = spec.first_env // len(agents)
         views = {
-            name: PettingZooEnvs(games, spec, env_id=env_id, agents=members)
+            name: PettingZooEnvs(
+                games,
+                dataclasses.replace(spec, first_env=first_game * len(members)),
+                env_id=env_id,
+                agents=members,
+            )
             for name, members in groups.items()
         }
     except BaseException:
@@ -58,6 +65,13 @@ def make_views(
     for view in list(views.values())[1:]:
         view.leads = False
     return views
+
+
+def assign_by_index(
+    groups: Mapping[str, Sequence[int]],
+) -> Callable[[Sequence[Any]], dict[str, list[Any]]]:
+    """Return the argument `assign` of `make_views` for the indices of each view's agents."""
+    return lambda agents: {name: [agents[k] for k in group] for name, group in groups.items()}
 
 
 def make_turn_games(spec: EnvSpec, num_envs: int, opponents: Opponents) -> TurnGames:

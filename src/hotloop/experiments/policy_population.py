@@ -44,7 +44,8 @@ from hotloop.policies import ActingPolicy
 from hotloop.runs import OnReport, RunDirectory
 from hotloop.runs.new_directory import create_directory, default_name
 from hotloop.runs.policies import POLICIES
-from hotloop.training.options import OnPolicyOptions, to_json
+from hotloop.training.options import to_json
+from hotloop.training.policy_configs import PoliciesConfig, check_one_algorithm
 from hotloop.training.several_policies import finished_steps, train_policies
 from hotloop.training.sources import training_spec
 
@@ -119,7 +120,7 @@ class Population:
     def __init__(
         self,
         algorithm: Algorithm[Any],
-        config: OnPolicyOptions,
+        config: PoliciesConfig,
         space: Space,
         *,
         members: int = 8,
@@ -130,6 +131,7 @@ class Population:
     ) -> None:
         if not config.has_policies:
             raise ConfigError("a population of several policies needs `policies`, got None")
+        check_one_algorithm(algorithm, config)
         if members < 2 or generations < 1:
             raise ConfigError(
                 "a population needs two members (`--trials 2`) and a generation "
@@ -298,7 +300,7 @@ class Population:
 
     def _member_config(
         self, member: int, options: Mapping[str, Sequence[dict[str, Any]]], total: int
-    ) -> OnPolicyOptions:
+    ) -> PoliciesConfig:
         share = total / self._config.total_timesteps  # schedules continue in each generation
         all_options: dict[str, dict[str, Any]] = {}
         for name in self._names:
@@ -346,7 +348,7 @@ class Population:
             for name in self._names
         )
 
-    def _store_options(self, member: int, config: OnPolicyOptions) -> None:
+    def _store_options(self, member: int, config: PoliciesConfig) -> None:
         """Write the options of the next generation into a member's directories."""
         stored = {self._member_dir(member): to_json(config)}
         for name in self._names:

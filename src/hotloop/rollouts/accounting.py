@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hotloop.timing import Node
+from hotloop.timing.policy_shares import has_policy
 
 # Spans of a worker's activities.
 _ACTIVITIES = ("act", "env_step", "env_reset", "wait", "wait_for_inference")
@@ -100,7 +101,7 @@ def time_shares(tree: Node) -> dict[str, float]:
     nodes = {name: Node(name) for name in _ACTIVITIES}
     nested_reset_ns = 0
     for path, node in tree.walk():
-        if node.name in nodes:
+        if node.name in nodes and not has_policy(node):  # the last policy steps the games
             nodes[node.name].add(node)
         if path[-2:] == ("env_step", "env_reset"):
             nested_reset_ns += node.total_ns

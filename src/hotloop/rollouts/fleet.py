@@ -230,7 +230,7 @@ class FleetRollout:
             NonFiniteError: The policy's outputs were NaN or infinite.
             HotloopError: The workers can't be reached.
         """
-        self._set_up()
+        self.set_up()
         if self._granted_rows != self._progress.next_rows:
             self._grant()
         shares = self._wait_for_shares()
@@ -280,17 +280,10 @@ class FleetRollout:
 
     def restore(self, arrays: Mapping[str, Array], position: RolloutPosition) -> list[int]:
         """See `Rollout.restore`."""
-        self.num_transitions = position.num_transitions
+        self.prepare_restore(arrays, position)
         if not position.episodes:
             return []
-        # Keep them: a worker that dies before its first row must be restored again.
-        stored = {name: x for name, x in arrays.items() if name.startswith(("actions.", "memory."))}
-        self._restored = stored, position
-        for worker, (group, row) in enumerate(
-            zip(self._groups, position.vector_steps, strict=True)
-        ):
-            group.first_row = group.next_row = self._progress.next_rows[worker] = row
-        self._set_up()
+        self.set_up()
         restarted_envs: list[int] = []
         with span("wait_for_workers", kind="wait"):
             for worker in range(len(self._groups)):
@@ -298,6 +291,19 @@ class FleetRollout:
                     self.transport.wait(0)
                 restarted_envs += [worker * self.transport.envs_per_worker + i for i in restarted]
         return restarted_envs
+
+    def prepare_restore(self, arrays: Mapping[str, Array], position: RolloutPosition) -> None:
+        """Let the workers begin where another rollout ended; see `Rollout.restore`."""
+        self.num_transitions = position.num_transitions
+        if not position.episodes:
+            return
+        # Keep them: a worker that dies before its first row must be restored again.
+        stored = {name: x for name, x in arrays.items() if name.startswith(("actions.", "memory."))}
+        self._restored = stored, position
+        for worker, (group, row) in enumerate(
+            zip(self._groups, position.vector_steps, strict=True)
+        ):
+            group.first_row = group.next_row = self._progress.next_rows[worker] = row
 
     def accounting(self, *, with_workers: bool = True) -> Accounting:
         """See `Rollout.accounting`."""
@@ -357,16 +363,25 @@ class FleetRollout:
         Raises:
             EnvironmentFailure: There were too many failures.
         """
-        self._lost["worker died"] += self.transport.envs_per_worker * num_rows
-        if row > self._groups[worker].first_row:
-            self._groups[worker].cuts[row] = first_episode
+        self.cut(worker, row, num_rows, first_episode)
         self.transport.failures.restarts[worker] += 1
         self.transport.failures.count(f"worker {worker}", reason, traceback)
         return self.start_of(worker, row)
 
+    def cut(self, worker: int, row: int, num_rows: int, first_episode: int) -> None:
+        """Drop the unfinished rows of a lost process without counting a failure; see `on_lost`."""
+        self._lost["worker died"] += self.transport.envs_per_worker * num_rows
+        if row > self._groups[worker].first_row:
+            self._groups[worker].cuts[row] = first_episode
+
     # --- steps of `collect` -----------------------------------------------------------------------
 
-    def _set_up(self) -> None:
+    def set_up(self) -> None:
+        """Send the collection settings to the workers. Further calls do nothing.
+
+        Raises:
+            EnvironmentFailure: The rollout is closed.
+        """
         if self._final_accounting is not None:
             raise EnvironmentFailure("this rollout is closed: create a new one")
         if not self._is_set_up:
@@ -430,8 +445,9 @@ class FleetRollout:
         self._episodes += group.take(*rows, is_dropped=is_dropped)
         self._progress.next_rows[worker] = group.next_row
         if num_valid < valid.size:
-            reason = "environment failed" if self.transport.can_replay else "reset"
-            self._dropped[reason] += valid.size - num_valid
+            num_failed = int(np.count_nonzero(rows.episodes["has_failures"] & ~valid))
+            self._dropped["environment failed"] += num_failed
+            self._dropped["reset"] += valid.size - num_valid - num_failed
         return rows.fragment, num_valid
 
     # --- accounting -------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """Rollouts of several policies that act in the same games, each of which is stepped once.
 
 The first policy's rollout collects as a single one does. Within each of its steps, after its
-actions are chosen, the next policy's rollout collects one row of its own, and so on. The last one
-steps the games.
+actions are chosen, the next policy collects one row of its own, and so on. The last one steps the
+games.
 """
 
 from __future__ import annotations
@@ -13,28 +13,25 @@ from hotloop.envs.pettingzoo_envs import PettingZooEnvs, resume_views
 from hotloop.errors import EnvironmentFailure
 from hotloop.policies import ActingPolicy
 from hotloop.rollouts.collector import Collector, Slot
+from hotloop.rollouts.follower import Follower
 from hotloop.rollouts.inline import InlineEnvironments, InlineRollout
 from hotloop.rollouts.protocol import CollectionOptions
-from hotloop.timing import span
-from hotloop.timing.policy_shares import policy_span
 from hotloop.types import Episode, Fragment, RunningEpisode
 
 
 class JointGames:
-    """The games of several policies, and their policies once they act.
+    """The games of several policies in this process, and their policies once they act.
 
     Args:
-        views: a view of the same games for each policy, by name. The first one leads.
+        groups: groups of games, each with a view of every policy by name. The first one leads.
 
     Attributes:
-        views: the same.
         policies: the acting policies by name, added by their rollouts.
     """
 
-    def __init__(self, views: Mapping[str, PettingZooEnvs]) -> None:
-        self.views = views
+    def __init__(self, groups: Sequence[Mapping[str, PettingZooEnvs]]) -> None:
+        self.groups = groups
         self.policies: dict[str, ActingPolicy] = {}
-        self._rollouts: dict[str, JointRollout] = {}
 
     def resume(self, running: Mapping[str, Sequence[RunningEpisode]]) -> None:
         """Replay the running episodes of all policies' agents, which their rollouts then restore.
@@ -42,8 +39,14 @@ class JointGames:
         Args:
             running: the episodes by policy, from checkpoints of the same iteration.
         """
-        if running and all(running.values()):
-            resume_views(list(self.views.values()), [running[name] for name in self.views])
+        if not running or not all(running.values()):
+            return
+        for number, views in enumerate(self.groups):
+            episodes = [
+                running[name][number * view.num_envs : (number + 1) * view.num_envs]
+                for name, view in views.items()
+            ]
+            resume_views(list(views.values()), episodes)
 
     def environments(self, name: str) -> JointEnvironments:
         """Return the environments of one policy."""
@@ -51,13 +54,18 @@ class JointGames:
 
     def rollout(self, name: str, policy: ActingPolicy, options: CollectionOptions) -> JointRollout:
         """Return the rollout of a policy, and let it act after that of the previous policy."""
+        names = list(self.groups[0])
         rollout = JointRollout(
-            name, self.views[name], policy, num_steps=options.num_steps, seed=options.seed
+            name,
+            [views[name] for views in self.groups],
+            policy,
+            num_steps=options.num_steps,
+            seed=options.seed,
         )
-        self.policies[name], self._rollouts[name] = policy, rollout
-        names = list(self.views)
+        self.policies[name] = policy
         if (number := names.index(name)) > 0:
-            self.views[names[number - 1]].others = rollout
+            for views, follower in zip(self.groups, rollout.followers, strict=True):
+                views[names[number - 1]].others = follower
         return rollout
 
 
@@ -65,7 +73,7 @@ class JointEnvironments(InlineEnvironments):
     """The agents of one policy in games that it shares with others; see `InlineEnvironments`."""
 
     def __init__(self, games: JointGames, name: str) -> None:
-        super().__init__([games.views[name]])
+        super().__init__([views[name] for views in games.groups])
         self._games, self._name = games, name
 
     def rollout(self, policy: ActingPolicy, options: CollectionOptions) -> JointRollout:
@@ -79,40 +87,34 @@ class JointRollout(InlineRollout):
 
     A row of an agent that is absent counts as a transition here, so that all policies have the same
     share of their steps at any time.
+
+    Attributes:
+        followers: collectors of a policy that does not lead, one for each group of games.
     """
 
     def __init__(
         self,
         name: str,
-        view: PettingZooEnvs,
+        views: Sequence[PettingZooEnvs],
         policy: ActingPolicy,
         *,
         num_steps: int,
         seed: int,
     ) -> None:
-        super().__init__(view, policy, num_steps=num_steps, seed=seed)
-        self._span = policy_span(name)
-        self._view, self._num_collected = view, 0
+        super().__init__(views, policy, num_steps=num_steps, seed=seed)
+        self._views = views
         self._episodes: list[Episode] = []
-
-    def reset(self) -> None:
-        """See `Others.reset`."""
-        with span(self._span):
-            self._collectors[0].begin()
-
-    def act(self) -> None:
-        """See `Others.act`."""
-        row = self._num_collected
-        with span(self._span):
-            self._collectors[0].collect(self._slots[0], row, row + 1)
-        self._num_collected += 1
+        self.followers = [
+            Follower(name, collector, slot)
+            for collector, slot in zip(self._collectors, self._slots, strict=True)
+        ]
 
     def collect(self) -> list[Fragment]:
         """See `InlineRollout.collect`."""
         fragments = super().collect()
-        self.num_transitions = self.vector_steps * self._view.num_envs
+        self.num_transitions = self.vector_steps * sum(view.num_envs for view in self._views)
         # The first rollout may collect the next fragment before this run reports its iteration.
-        self._episodes += self._view.pop_episodes()
+        self._episodes += super().pop_episodes()
         return fragments
 
     def pop_episodes(self) -> list[Episode]:
@@ -121,9 +123,10 @@ class JointRollout(InlineRollout):
         return episodes
 
     def _collect(self, collector: Collector, slot: Slot) -> None:
-        if self._view.leads:
+        if self._views[0].leads:
             super()._collect(collector, slot)
-        else:
-            if self._num_collected != self._num_steps:  # the first rollout has failed
-                raise EnvironmentFailure("the run of the first policy in these games has ended")
-            self._num_collected = 0
+            return
+        follower = next(x for x in self.followers if x.collector is collector)
+        if follower.next_row != self._num_steps:  # the first rollout has failed
+            raise EnvironmentFailure("the run of the first policy in these games has ended")
+        follower.next_row = 0

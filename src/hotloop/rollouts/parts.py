@@ -12,9 +12,10 @@ from hotloop.envs import VectorEnv
 from hotloop.policies import ActingPolicy
 from hotloop.rollouts.collector import Collector, Slot
 from hotloop.rollouts.fleet import WorkerRows, WorkerStart
+from hotloop.rollouts.follower import Follower
 from hotloop.rollouts.state import running_episodes, saved_hidden_states
 from hotloop.rollouts.worker_group import EPISODE_DTYPE, record_episodes
-from hotloop.types import AFTER_LAST_STEP, PER_STEP, Array, Fragment
+from hotloop.types import AFTER_LAST_STEP, PER_STEP, Array, Fragment, RunningEpisode
 
 
 class FragmentPart(NamedTuple):
@@ -75,6 +76,17 @@ class PartCollector:
         self._envs, self._policy, self._failures = envs, policy, failures
         self._first_env = first_env
         self._slot = Slot.allocate(num_rows, envs.num_envs, policy.network, first_env=first_env)
+        self._follower: Follower | None = None
+
+    def follow(self, name: str) -> Follower:
+        """Return the collector of these rows for another policy's steps.
+
+        Args:
+            name: Name of the policy.
+        """
+        self._follower = Follower(name, self._collector, self._slot)
+        self._follower.observer = self
+        return self._follower
 
     @property
     def next_row(self) -> int:
@@ -93,12 +105,17 @@ class PartCollector:
         if self._start.resume is None:
             return None
         arrays, collector = self._start.arrays, self._collector
-        episodes = running_episodes(arrays, self._start.resume)
+        episodes = self.episodes()
         memory = saved_hidden_states(arrays, 0, self._envs.num_envs)
         self.on_step_start()
         restarted_envs = collector.resume(episodes, memory, self.on_step_start)
         assert collector.obs is not None
         return restarted_envs, collector.obs
+
+    def episodes(self) -> list[RunningEpisode]:
+        """Return the running episodes to resume."""
+        assert self._start.resume is not None
+        return running_episodes(self._start.arrays, self._start.resume)
 
     def collect(self, num_rows: int) -> None:
         """Collect the rows of a part, after a reset if nothing was resumed; see `Collector`.
@@ -110,10 +127,16 @@ class PartCollector:
         if not self._collector.has_begun:
             self.on_step_start()
             self._collector.begin(first_episode=self._start.first_episode)
+        self.prepare(num_rows)
+        self._collector.collect(self._slot, 0, num_rows, self)
+
+    def prepare(self, num_rows: int) -> None:
+        """Prepare for the rows of a part, which another policy's steps collect if this follows."""
         self._first_row, self._num_recorded = self.next_row, 0
         self._episodes = np.zeros((num_rows, self._envs.num_envs), EPISODE_DTYPE)
         self._infos: dict[tuple[int, int], Mapping[str, float]] = {}
-        self._collector.collect(self._slot, 0, num_rows, self)
+        if self._follower is not None:
+            self._follower.next_row = 0
 
     def finish(self) -> FragmentPart:
         """Evaluate the rows, and return a copy of them."""
@@ -133,9 +156,16 @@ class PartCollector:
     def on_step_end(self, t: int) -> None:
         """See `StepObserver`."""
         episodes = self._envs.pop_episodes()
-        if episodes or len(self._failures) > self._num_recorded:
+        has_failures = len(self._failures) > self._num_recorded
+        if episodes or has_failures:
             self._num_recorded, first_env = len(self._failures), self._first_env
-            record_episodes(self._episodes[t], episodes, self._running_episodes(), first_env)
+            record_episodes(
+                self._episodes[t],
+                episodes,
+                self._running_episodes(),
+                first_env,
+                has_failures=has_failures,
+            )
             for ep in episodes:
                 if ep.info:
                     self._infos[self._first_row + t, ep.env - first_env] = ep.info

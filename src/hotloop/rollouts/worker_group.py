@@ -18,30 +18,37 @@ from hotloop.rollouts.state import (
 from hotloop.types import NO_INFO, Array, Episode, Fragment
 
 # Record of an episode that ended in a row. Length 0: none ended. `following` is the episode that
-# runs after the row, set if an episode ended or an environment failed in it.
+# runs after the row, set if an episode ended or an environment failed in the row of any
+# environment. `has_failures` is set in the second case: then invalid rows are failures.
 EPISODE_DTYPE = np.dtype(
     [
         *(("undiscounted_return", "f8"), ("length", "i8"), ("episode", "i8"), ("following", "i8")),
-        ("num_infos", "i8"),  # number of logged numbers
+        *(("num_infos", "i8"), ("has_failures", "?")),  # number of logged numbers
     ]
 )
 
 
 def record_episodes(
-    record: Array, episodes: Sequence[Episode], running: Sequence[int], first_env: int
+    record: Array,
+    episodes: Sequence[Episode],
+    running: Sequence[int],
+    first_env: int,
+    *,
+    has_failures: bool = False,
 ) -> None:
     """Write the episodes that ended in a row into the row's record, (N,) of `EPISODE_DTYPE`.
 
     Args:
-        record: Record, with a length of 0 everywhere.
+        record: Record, with zeros everywhere.
         episodes: Episodes that ended in the row.
         running: Number of each environment's episode after the row.
         first_env: Global index of the first environment.
+        has_failures: Whether an environment failed in the row.
     """
     for ep in episodes:
-        entry = ep.undiscounted_return, ep.length, ep.episode, 0, len(ep.info)
+        entry = ep.undiscounted_return, ep.length, ep.episode, 0, len(ep.info), False
         record[ep.env - first_env] = entry
-    record["following"] = running
+    record["following"], record["has_failures"] = running, has_failures
 
 
 class WorkerGroup:
@@ -53,7 +60,7 @@ class WorkerGroup:
         num_steps: T, rows of a fragment.
         action: Shape and dtype of an action.
         can_replay: Whether the episodes can be replayed. Otherwise an invalid row is the reset
-            after an episode.
+            after an episode. If they can, it is a failure, or an agent is absent from its game.
 
     Attributes:
         num_envs: N.
@@ -154,7 +161,8 @@ class WorkerGroup:
         start, stop = self.next_row, self.next_row + fragment.num_steps
         cut_step, had_ended = 0, self._has_ended
         if self.cuts or self._lost_envs or not fragment.valid.all():
-            cut_step = self._mark_cuts(fragment, start, stop)
+            failures = table["has_failures"] & ~fragment.valid
+            cut_step = self._mark_cuts(fragment, failures, start, stop)
         episodes = self._update_episodes(fragment, table, cut_step, start, read_info)
         if is_dropped:
             self._has_ended, self._lost_envs = had_ended, set(range(self.num_envs))
@@ -163,15 +171,13 @@ class WorkerGroup:
             self._history.add(fragment.action, self._running())
         return episodes
 
-    def _mark_cuts(self, fragment: Fragment, start: int, stop: int) -> int:
+    def _mark_cuts(self, fragment: Fragment, failures: Array, start: int, stop: int) -> int:
         """Truncate rows before another process or episode. Return the last process's first step."""
-        cut_step, is_new = 0, np.zeros((fragment.num_steps, len(self._episodes)), np.bool_)
+        cut_step, is_new = 0, failures
         for row in sorted(row for row in self.cuts if row < stop):
             cut_step = row - start
             is_new[cut_step] = True
             self._episodes[:], self._lengths[:] = self.cuts.pop(row), 0
-        if self._can_replay:  # otherwise an invalid row is a reset
-            is_new |= ~fragment.valid
         is_new[0, list(self._lost_envs)] = True
         self._lost_envs.clear()
         if stop in self.cuts:
@@ -200,11 +206,13 @@ class WorkerGroup:
         is_recorded = table["length"] > 0
         episodes: list[Episode] = []
         for t, i in np.argwhere(is_recorded).tolist():
-            total_reward, length, episode, _, num_infos = table[t, i].item()
+            total_reward, length, episode, _, num_infos, _ = table[t, i].item()
             info = read_info(start + t, i) if num_infos else NO_INFO
             episodes.append(Episode(self._first_env + i, episode, total_reward, length, info))
-        if self._can_replay:  # otherwise an invalid row is a reset
-            is_recorded |= ~fragment.valid
+        if self._can_replay:
+            # Episodes also end by failures, and with the game of an agent that took no part in it.
+            numbers = np.maximum.accumulate(np.vstack((self._episodes, table["following"])))
+            is_recorded |= numbers[1:] > numbers[:-1]
         for i in range(len(self._episodes)):
             end_steps = np.flatnonzero(is_recorded[cut_step:, i]) + cut_step
             last_end = end_steps[-1] if len(end_steps) else cut_step - 1

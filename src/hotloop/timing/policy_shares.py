@@ -60,7 +60,7 @@ def policy_shares(tree: Node) -> dict[str, PolicyShare]:
                 name = child.name.removeprefix(_PREFIX)
             elif owner:
                 inner = _STAGES.get(child.name, stage)
-            if inner == "acting" and child.name in _GAME_SPANS and not _has_policy(child):
+            if inner == "acting" and child.name in _GAME_SPANS and not has_policy(child):
                 shares.setdefault(GAMES, PolicyShare()).other_ns += child.total_ns
                 continue
             if name:
@@ -85,7 +85,8 @@ _STAGES = {
 _GAME_SPANS = ("env_step", "env_reset")
 
 
-def _has_policy(node: Node) -> bool:
+def has_policy(node: Node) -> bool:
+    """Return whether a policy acts inside a span of another one."""
     return any(inner.name.startswith(_PREFIX) for _, inner in node.walk())
 
 

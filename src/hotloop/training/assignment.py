@@ -12,6 +12,17 @@ from hotloop.errors import ConfigError
 _NAME = re.compile(r"[\w-]+(\.[\w-]+)*")  # names a directory
 
 
+def named_policies(policies: str | Callable[[Any], str]) -> dict[str, str]:
+    """Return the algorithm of each policy that `policies` names, "" for that of the training.
+
+    It is empty for a function or its `module:name`, which returns the names.
+    """
+    if not isinstance(policies, str) or (":" in policies and "," not in policies):
+        return {}
+    parts = (part.strip().partition(":") for part in policies.split(","))
+    return {name: algorithm for name, _, algorithm in parts}
+
+
 def assign(
     policies: str | Callable[[Any], str], agents: Sequence[Any]
 ) -> Mapping[str, Sequence[Any]]:
@@ -19,15 +30,14 @@ def assign(
 
     Args:
         policies: names of policies, separated by commas. An agent has the policy with the longest
-            name that its own name begins with. Or a function, or its `module:name`, which returns
-            the policy of an agent.
+            name that its own name begins with. See `named_policies`. Or a function, or its
+            `module:name`, which returns the policy of an agent.
         agents: all agents.
 
     Raises:
         ConfigError: an agent has no policy, or a policy no agent.
     """
-    if isinstance(policies, str) and ":" not in policies:
-        names = [name.strip() for name in policies.split(",")]
+    if names := list(named_policies(policies)):
         groups: dict[str, list[Any]] = {name: [] for name in names}
         for agent in agents:
             fitting = [name for name in names if name and str(agent).startswith(name)]

@@ -189,7 +189,12 @@ class OpponentPool:
             free = [i for i in old if self._snapshots[i] not in self._current]
             if not free:
                 break
-            name = self._snapshots[min(free, key=lambda i: steps[i + 1] - steps[i - 1])]
+            gaps = {i: steps[i + 1] - steps[i - 1] for i in free}
+            if len(old) == 2 and 2 in gaps:
+                # The later of two always has a close neighbor. It stays once the other one is
+                # before the middle.
+                gaps[2] = 2 * (steps[2] - steps[1])
+            name = self._snapshots[min(gaps, key=gaps.__getitem__)]
             self._results.forget(name, self._rated())
             self._snapshots.remove(name)
             self._recent.pop(name, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,7 +12,7 @@ import numpy as np
 from hotloop.base.importing import describe_exception, import_object
 from hotloop.envs import ActionSpec, ObsSpec, Spaces
 from hotloop.envs.turns import Turn
-from hotloop.errors import CheckpointError, EnvironmentFailure, UntrustedError
+from hotloop.errors import CheckpointError, EnvironmentFailure, UntrustedError, shortened
 from hotloop.policies import ActingPolicy, Network, PolicySnapshot
 from hotloop.runs import RunDirectory
 
@@ -149,15 +150,31 @@ def check_opponent(name: str, network: Network, spaces: Spaces) -> None:
         expected: ObsSpec | ActionSpec = getattr(spaces, part)
         if getattr(network, part) != expected:
             kind = "observations" if part == "obs_spec" else "actions"
+            place, value, other = _difference(expected, getattr(network, part))
             raise CheckpointError(
-                f"the opponent {name} must have the {kind} of this game, {expected}, got "
-                f"{getattr(network, part)}: choose a run on this game with the same `action_masks`"
+                f"the opponent {name} must have the {kind} of this game, whose {place} is "
+                f"{shortened(repr(value))}, got {shortened(repr(other))}: choose a run on this "
+                "game with the same `action_masks`"
             )
     if network.memory_size:
         raise CheckpointError(
             f"the opponent {name} must have no hidden states, but it has a recurrent network: "
             "choose another run"
         )
+
+
+def _difference(expected: Any, actual: Any) -> tuple[str, Any, Any]:
+    """Return the name of the first field in which two specs differ, and its two values."""
+    names = [field.name for field in dataclasses.fields(expected) if field.compare]
+    name = next(x for x in names if getattr(expected, x) != getattr(actual, x))
+    value, other = getattr(expected, name), getattr(actual, name)
+    if name not in ("layout", "parts"):
+        return f"`{name}`", value, other
+    if len(value) != len(other):
+        return "number of parts", len(value), len(other)
+    part, other_part = next(pair for pair in zip(value, other, strict=True) if pair[0] != pair[1])
+    place, *values = _difference(part, other_part)
+    return f"{place} of {part.name!r}", *values
 
 
 class FixedOpponent:

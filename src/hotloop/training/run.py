@@ -73,7 +73,7 @@ def run_training(
         if process is None:
             process = TrainingProcess(run.config, exits, is_resumed=run.is_resumed)
         process.add(run.directory)
-        stages, observers = _assemble(
+        stages, observers = yield from _assemble(
             algorithm,
             environment,
             run,
@@ -88,7 +88,7 @@ def run_training(
         if process.num_runs > 1:  # the loops of several runs overlap in time
             stages.interrupts = immediate_interrupt
         with observers.closing():
-            yield from makers.start(stages)
+            yield from makers.wait(stages)
             yield from training_loop(stages, observers)
             result = observers.result()
         callback_list.end(result)
@@ -156,8 +156,10 @@ def _assemble(
     exits: contextlib.ExitStack,
     envs_to_close: list[Any],
     makers: Makers,
-) -> tuple[Stages, Observers]:
+) -> Run[tuple[Stages, Observers]]:
     """Make the environments, the stages and the observers of a run, and restore its checkpoint.
+
+    Yield the requests of `makers.wait` before the checkpoint is restored.
 
     Functions that close them go to `exits` and to `envs_to_close`, in the order of their creation.
     """
@@ -175,6 +177,7 @@ def _assemble(
         make, make_game = makers.evaluation, makers.film
         evaluator = Evaluator(run, config, sources.spec, envs_to_close, reporter, make, make_game)
     stages = makers.adapt(algorithm.make_stages(sources))
+    yield from makers.wait(stages)
     options = algorithm.collection_options(config)
     reporter.attach_rollout(stages.rollout, options, stages.policy.network)
     callbacks.connect(stages.rollout)

@@ -19,13 +19,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hotloop.base.signals import PendingInterrupt, delayed_interrupt, interrupt_by_default
+from hotloop.base.signals import (
+    Interrupts,
+    PendingInterrupt,
+    delayed_interrupt,
+    immediate_interrupt,
+    interrupt_by_default,
+)
 from hotloop.envs import EnvSpec, VectorEnv, kept_global_generators, seed_global_generators
 from hotloop.envs.closing import closing_environments
 from hotloop.envs.game_factory import make_views
+from hotloop.envs.pettingzoo_envs import PettingZooEnvs
 from hotloop.errors import CheckpointError, ConfigError, RunDirectoryError
-from hotloop.rollouts import Environments
+from hotloop.rollouts import Environments, RolloutPosition
 from hotloop.rollouts.joint import JointGames
+from hotloop.rollouts.joint_workers import JointWorkers
 from hotloop.rollouts.state import running_episodes
 from hotloop.runs import OnReport, Report, RunDirectory, RunResult
 from hotloop.runs.checkpoints import Checkpoints
@@ -37,12 +45,15 @@ from hotloop.training.assignment import assign
 from hotloop.training.checkpoint_state import CheckpointState, CompletedIteration
 from hotloop.training.loop import Stages
 from hotloop.training.options import (
-    OnPolicyOptions,
     RunOptions,
     to_json,
 )
 from hotloop.training.partners import make_partnered
-from hotloop.training.policy_configs import policy_configs
+from hotloop.training.policy_configs import (
+    PoliciesConfig,
+    policy_algorithms,
+    policy_configs,
+)
 from hotloop.training.process import TrainingProcess
 from hotloop.training.resume import (
     OpenedRun,
@@ -54,13 +65,13 @@ from hotloop.training.resume import (
 )
 from hotloop.training.run import create_directory, run_training
 from hotloop.training.run_updates import Run, UpdateRequest, run_updates
-from hotloop.training.sources import Makers, training_spec
-from hotloop.types import Fragment, RunningEpisode
+from hotloop.training.sources import Makers, make_workers, training_spec
+from hotloop.types import Array, Fragment
 
 
 def train_policies(
     algorithm: Algorithm[Any],
-    config: OnPolicyOptions,
+    config: PoliciesConfig,
     *,
     env: str | Callable[..., Any] | None = None,
     on_report: OnReport | None = None,
@@ -70,7 +81,7 @@ def train_policies(
     """Train several policies at once in a PettingZoo environment.
 
     Args:
-        algorithm: an on-policy algorithm, of all policies.
+        algorithm: the algorithm of the policies for which `config.policies` names no other.
         config: the configuration of all policies. `num_envs` and `total_timesteps` are those of all
             agents together, of which each policy has the share of its agents.
         env: see `Algorithm.train`.
@@ -86,10 +97,6 @@ def train_policies(
         CheckpointError: the policies have no checkpoints of the same iteration.
         KeyboardInterrupt: after the last checkpoint of each policy was written.
     """
-    if not isinstance(config, OnPolicyOptions):
-        raise ConfigError(
-            f"several policies need an on-policy algorithm, got {algorithm.name}: train ppo"
-        )
     if config.policies is None:
         raise ConfigError("`policies` must name the policies to train, got None")
     environment = config.env_id if env is None else env
@@ -99,20 +106,29 @@ def train_policies(
         envs_to_close = exits.enter_context(closing_environments())
         spec = training_spec(config, environment)
         seed_global_generators(config.seed, "learner")
-        views = make_views(spec, config.num_envs, partial(assign, config.policies))
-        envs_to_close.append(next(iter(views.values())))
+        with closing_environments() as first_game:
+            views = make_views(spec, None, partial(assign, config.policies))
+            first_game.append(next(iter(views.values())))
         shares = {name: len(view.agents) for name, view in views.items()}
-        own_configs = policy_configs(config, shares)
+        _check_num_envs(config, sum(shares.values()), spec.name)
+        algorithms = policy_algorithms(algorithm, config, shares)
+        own_configs = policy_configs(config, algorithms, shares)
         folder = _open_folder(algorithm, config, spec.name, resume_from)
-        exits.callback(folder.close)
+
+        def close_folder(_kind: Any, error: BaseException | None, _trace: Any) -> None:
+            is_empty = resume_from is None and not policy_runs(folder.path)
+            folder.remove() if error is not None and is_empty else folder.close()
+
+        exits.push(close_folder)
         process = TrainingProcess(config, exits, is_resumed=resume_from is not None)
         process.add(folder)
         starts = {} if resume_from is None else _common_checkpoints(folder.path, shares)
-        joint, leader = JointGames(views), next(iter(views))
-        joint.resume({name: _running_episodes(path) for name, path in starts.items()})
-        has_stopped = False
+        leader, has_stopped = next(iter(views)), False
+        joint = _make_games(config, spec, views, folder.path, starts, envs_to_close)
+        if isinstance(joint, JointWorkers):
+            exits.callback(joint.workers.close)
 
-        def on_first_start(stages: Stages) -> Iterable[UpdateRequest]:
+        def on_first_wait(stages: Stages) -> Iterable[UpdateRequest]:
             if resume_from is not None:  # this run has just stored the changed options, too
                 folder.replace_config(to_json(config))
             return wait(stages)
@@ -134,7 +150,7 @@ def train_policies(
 
         runs = {
             name: run_training(
-                algorithm,
+                algorithms[name],
                 dataclasses.replace(own_config, run_dir=str(folder.path / POLICIES / name)),
                 environment,
                 on_first_report if name == leader else lambda _: has_stopped,
@@ -143,7 +159,7 @@ def train_policies(
                 envs_to_close=envs_to_close,
                 process=process,
                 makers=_makers(
-                    joint, name, config.policies, on_first_start if name == leader else wait
+                    joint, name, config.policies, on_first_wait if name == leader else wait
                 ),
             )
             for name, own_config in own_configs.items()
@@ -163,15 +179,17 @@ def train_policies(
 
 
 class StagesInStep:
-    """The stages of one of several runs, which publish and complete before the next collection.
+    """The stages of one of several runs, whose round ends before the next collection.
 
-    Its loop would do so afterwards, when another run has collected for all already.
+    Its loop would publish and complete afterwards, when another run has collected for all already.
     """
 
     def __init__(self, stages: Stages) -> None:
         self.learner, self.policy, self.rollout = stages.learner, stages.policy, stages.rollout
-        self.interrupts, self.store_span = stages.interrupts, stages.store_span
+        self.interrupts: Interrupts = immediate_interrupt  # an unfinished iteration is lost
+        self.store_span = stages.store_span
         self._stages = stages
+        self._rounds: Iterator[None] = iter(())
         self._iteration: CompletedIteration | None = None
 
     def restore(self, resumed: ResumedRun) -> tuple[list[int], list[str]]:
@@ -180,7 +198,10 @@ class StagesInStep:
 
     def rounds(self, interrupt: PendingInterrupt) -> Iterator[None]:
         """See `Stages`."""
-        return self._stages.rounds(interrupt)
+        self._rounds, self._iteration = self._stages.rounds(interrupt), None
+        next(self._rounds)
+        while self._iteration is None:
+            yield
 
     def collect(self) -> Sequence[Fragment]:
         """See `Stages`."""
@@ -194,7 +215,8 @@ class StagesInStep:
         """See `Stages`. The last request waits until all runs have come so far."""
         yield from self._stages.update_requests()
         self._stages.publish()
-        self._iteration = self._stages.complete()
+        if next(self._rounds, _END) is _END:
+            self._iteration = self._stages.complete()
         yield from wait(self)
 
     def publish(self) -> None:
@@ -206,9 +228,16 @@ class StagesInStep:
         return self._iteration
 
 
+class Waiting(UpdateRequest):
+    """A request without updates, after which the run waits for all others to come so far."""
+
+
+_END = object()
+
+
 def wait(stages: Stages) -> Iterable[UpdateRequest]:
-    """Yield a request without updates, with which the run waits for the others."""
-    yield UpdateRequest(stages.learner, (None for _ in ()), spans=("publish",))
+    """Yield the request to wait for the other runs."""
+    yield Waiting(stages.learner, (None for _ in ()), spans=("publish",))
 
 
 def _drive(runs: Mapping[str, Run[RunResult]]) -> dict[str, RunResult]:
@@ -218,17 +247,25 @@ def _drive(runs: Mapping[str, Run[RunResult]]) -> dict[str, RunResult]:
     """
     results: dict[str, RunResult] = {}
     active = dict(runs)
-    waiting: list[str] = []  # runs that the current round has not advanced yet
+    done: set[str] = set()  # runs that wait for the others
+    waiting: list[str] = []  # runs that have waited, and that the current turn has not advanced yet
     try:
         while active:
             requests: list[tuple[str, UpdateRequest]] = []
-            waiting = list(active)
+            if done.issuperset(active):
+                done.clear()
+                waiting = list(active)
+            names = [name for name in active if name not in done]
             with delayed_interrupt():
-                while waiting:
-                    name = waiting.pop(0)
+                for name in names:
+                    if name in waiting:
+                        waiting.remove(name)
                     try:
                         with span(policy_span(name)):
-                            requests.append((name, next(active[name])))
+                            request = next(active[name])
+                        requests.append((name, request))
+                        if isinstance(request, Waiting):
+                            done.add(name)
                     except BaseException as error:
                         del active[name]
                         if not isinstance(error, StopIteration):
@@ -247,11 +284,69 @@ def _drive(runs: Mapping[str, Run[RunResult]]) -> dict[str, RunResult]:
     return results
 
 
+def _check_num_envs(config: PoliciesConfig, num_agents: int, env: str) -> None:
+    """Raise ConfigError if a worker, or this process, would not have whole games."""
+    factor = num_agents * config.num_groups
+    if config.total_envs % factor:
+        less = config.total_envs // factor * factor
+        options = " or ".join(str(x) for x in (less, less + factor) if x)
+        workers = f" of each of {config.num_groups} workers" * (config.num_groups > 1)
+        raise ConfigError(
+            f"{env}: each of its {num_agents} agents is one environment, so that the games"
+            f"{workers} are whole if `num_envs` is a multiple of {factor}, got "
+            f"{config.total_envs}: set it to {options}"
+        )
+
+
+def _make_games(
+    config: PoliciesConfig,
+    spec: EnvSpec,
+    views: Mapping[str, PettingZooEnvs],
+    path: Path,
+    starts: Mapping[str, Path],
+    envs_to_close: list[Any],
+) -> JointGames | JointWorkers:
+    """Make the games of a training, in this process or in workers.
+
+    Args:
+        config: the configuration of all policies.
+        spec: the specification of the games.
+        views: the views of one game, for the spaces and agents of each policy.
+        path: the directory of the training.
+        starts: the checkpoint of each policy to resume.
+        envs_to_close: a list that receives the environments of this process.
+    """
+    agents = {name: view.agents for name, view in views.items()}
+    num_envs = config.total_envs // config.num_groups  # of each group or worker
+    num_agents = sum(map(len, agents.values()))
+    seed_global_generators(config.seed, "learner")
+    checkpoints = {name: _rollout_state(start) for name, start in starts.items()}
+    if config.has_workers:
+        everyone = next(iter(views.values())).games.agents
+        indices = {name: [everyone.index(x) for x in members] for name, members in agents.items()}
+        num_games = config.total_envs // num_agents
+        rows = {name: num_games * len(members) for name, members in agents.items()}
+        return JointWorkers(make_workers(config, spec, path, indices), rows, views, checkpoints)
+    groups: list[dict[str, PettingZooEnvs]] = []
+    for group in range(config.num_groups):
+        part = dataclasses.replace(spec, first_env=group * num_envs)
+        groups.append(make_views(part, num_envs, lambda _: agents))
+        envs_to_close.append(next(iter(groups[-1].values())))
+    joint = JointGames(groups)
+    joint.resume(
+        {
+            name: running_episodes(arrays, position.episodes)
+            for name, (arrays, position) in checkpoints.items()
+        }
+    )
+    return joint
+
+
 def _makers(
-    joint: JointGames,
+    joint: JointGames | JointWorkers,
     name: str,
     policies: str | Callable[[Any], str],
-    start: Callable[[Stages], Iterable[UpdateRequest]],
+    wait: Callable[[Stages], Iterable[UpdateRequest]],
 ) -> Makers:
     """Return the functions that make the environments of one policy."""
 
@@ -266,12 +361,12 @@ def _makers(
         evaluation=make_evaluation,
         film=make_evaluation,
         adapt=StagesInStep,
-        start=start,
+        wait=wait,
     )
 
 
 def _open_folder(
-    algorithm: Algorithm[Any], config: OnPolicyOptions, env: str, resume_from: str | Path | None
+    algorithm: Algorithm[Any], config: PoliciesConfig, env: str, resume_from: str | Path | None
 ) -> RunDirectory:
     """Create the directory of the training, or reopen and lock it."""
     if resume_from is None:
@@ -307,7 +402,7 @@ def check_whole(path: Path) -> None:
     )
 
 
-def finished_steps(folder: RunDirectory, config: OnPolicyOptions) -> int | None:
+def finished_steps(folder: RunDirectory, config: PoliciesConfig) -> int | None:
     """Return the steps of all policies if each has its share of `total_timesteps`, else None.
 
     Raises:
@@ -317,7 +412,7 @@ def finished_steps(folder: RunDirectory, config: OnPolicyOptions) -> int | None:
     for path in policy_runs(folder.path):
         run = RunDirectory.open(path)
         num_envs = run.config["config"]["num_envs"]
-        total = -(-config.total_timesteps * num_envs // config.num_envs)  # rounded up
+        total = -(-config.total_timesteps * num_envs // config.total_envs)  # rounded up
         last = finished_checkpoint(run, dataclasses.replace(config, total_timesteps=total))
         if last is None:
             return None
@@ -359,10 +454,9 @@ def _common_checkpoints(folder: Path, shares: Mapping[str, int]) -> dict[str, Pa
     return {name: run for name, run in runs.items() if run.exists()}
 
 
-def _running_episodes(path: Path) -> list[RunningEpisode]:
-    """Return the running episodes of a checkpoint, none of a run that has no checkpoint."""
+def _rollout_state(path: Path) -> tuple[Mapping[str, Array], RolloutPosition]:
+    """Return the rollout's state in a checkpoint, that of a new one if a run has no checkpoint."""
     if path.parent.name != "checkpoints":
-        return []
+        return {}, RolloutPosition()
     checkpoint = Checkpoints(path.parent).load(path.name)
-    position = CheckpointState.from_json(checkpoint.state).rollout
-    return running_episodes(checkpoint.arrays(), position.episodes)
+    return checkpoint.arrays(), CheckpointState.from_json(checkpoint.state).rollout

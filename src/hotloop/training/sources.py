@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -119,7 +119,7 @@ def make_environments(config: RunOptions, spec: EnvSpec, run: OpenedRun) -> Envi
     )
     seed_global_generators(config.seed, "learner", spec.first_episode)
     if config.has_workers:
-        return _make_pool(config, spec, (run.directory.path / "timing").absolute())
+        return make_workers(config, spec, run.directory.path)
     groups: list[VectorEnv] = []
     try:
         for group in range(num_groups):
@@ -130,12 +130,25 @@ def make_environments(config: RunOptions, spec: EnvSpec, run: OpenedRun) -> Envi
     return InlineEnvironments(groups)
 
 
-def _make_pool(config: RunOptions, spec: EnvSpec, timing_dir: Path) -> Environments:
-    """Make environments in Ray actors or in worker processes."""
+def make_workers(
+    config: RunOptions,
+    spec: EnvSpec,
+    path: Path,
+    agents: Mapping[str, Sequence[int]] | None = None,
+) -> Any:
+    """Make environments in Ray actors or in worker processes.
+
+    Args:
+        config: the configuration.
+        spec: the specification of the environments.
+        path: the directory of the run.
+        agents: see `WorkerPool`.
+    """
     pool_options: dict[str, Any] = {
         "num_workers": config.num_groups,
         "envs_per_worker": config.total_envs // config.num_groups,
-        "timing_dir": timing_dir,
+        "timing_dir": (path / "timing").absolute(),
+        "agents": agents,
         "step_timeout_s": config.step_timeout_s,
         "max_failures": config.max_failures,
     }
@@ -219,7 +232,8 @@ class Makers:
         evaluation: makes those for evaluations from the specification and N.
         film: makes the rows of a game to record; None: the environment has one agent.
         adapt: returns the stages that the training loop runs.
-        start: yields requests before the first iteration.
+        wait: yields requests with which the run waits for other runs, before its checkpoint is
+            restored and before its first iteration.
         callbacks: further callbacks of the run.
     """
 
@@ -227,7 +241,7 @@ class Makers:
     evaluation: Callable[[EnvSpec, int], VectorEnv] = make_vec
     film: Callable[[EnvSpec], VectorEnv] | None = None
     adapt: Callable[[Stages], Stages] = lambda stages: stages
-    start: Callable[[Stages], Iterable[UpdateRequest]] = lambda stages: ()
+    wait: Callable[[Stages], Iterable[UpdateRequest]] = lambda stages: ()
     callbacks: Sequence[Callback] = ()
 
 

@@ -234,7 +234,7 @@ def test_a_step_that_does_not_end_is_given_up(tmp_path, schedule, fault):
 
     def hook(k, pool):
         # A learner that takes time. Worker 0 always has rows, so the learner never waits.
-        if schedule == "async" and pool._rollout._groups[1].next_row < 7:
+        if schedule == "async" and pool._rollouts[0]._groups[1].next_row < 7:
             time.sleep(0.03)
 
     num_fragments = 3 if schedule == "barrier" else 80

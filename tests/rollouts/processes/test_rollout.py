@@ -270,7 +270,7 @@ def test_variable_waits_for_a_row_of_every_worker(tmp_path, call):
     kwargs = {"directory": str(tmp_path), "blocked_call": call}
     with open_pool(WAITS, env_kwargs=kwargs) as pool:
         rollout = begin(pool, 8, schedule="variable")
-        rollout._set_up()
+        rollout.set_up()
         rollout._grant()
         # The fast worker takes all rows while the other is still in its first step or reset.
         total = 16 if call == "reset" else 15

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, get_args
 
 from hotloop.rollouts.protocol import Schedule
@@ -26,6 +26,8 @@ class Greeting:
         restarts: Number of earlier processes of this worker.
         env: The `EnvSpec` of the worker's environments, as JSON.
         num_envs: Number of the worker's environments.
+        agents: Index of each agent of several policies, by policy, in the order in which they act.
+            Empty: there is one policy.
     """
 
     worker: int
@@ -35,6 +37,7 @@ class Greeting:
     restarts: int = 0
     env: Mapping[str, Any]
     num_envs: int
+    agents: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +45,7 @@ class Ready:
     """A worker has made its environments.
 
     Attributes:
-        obs_spec, action_spec: Spaces as JSON.
+        obs_spec, action_spec: Spaces as JSON, of the first policy.
         can_replay: Whether episodes can be replayed, see `VectorEnv`.
         private_bytes: Private memory of the worker process.
     """
@@ -56,6 +59,8 @@ class Ready:
 @dataclass(frozen=True, kw_only=True)
 class Setup:
     """A worker's collection settings and first row, with the shared memory's descriptor.
+
+    There is one message for each policy, in the order of `Greeting.agents`.
 
     Attributes:
         network: Network as JSON. None if the inference process acts.
@@ -105,9 +110,14 @@ class InferenceSetup:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerResumed:
-    """A worker has restored all but `restarted_envs`. The packet contains `obs`."""
+    """A worker has restored all but `restarted_envs`. The packet contains `obs`.
+
+    Attributes:
+        policy: Index of the policy, in the order of `Greeting.agents`.
+    """
 
     restarted_envs: Sequence[int]
+    policy: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

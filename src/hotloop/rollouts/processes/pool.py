@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from hotloop.envs import ActionSpec, EnvSpec, ObsSpec
@@ -13,7 +14,7 @@ from hotloop.policies import ActingPolicy
 from hotloop.rollouts.fleet import FleetRollout
 from hotloop.rollouts.processes.messages import Greeting
 from hotloop.rollouts.processes.supervisor import WorkerSupervisor
-from hotloop.rollouts.processes.transport import ProcessTransport
+from hotloop.rollouts.processes.transport import FollowingTransport, ProcessTransport
 from hotloop.rollouts.protocol import CollectionOptions, Inference
 from hotloop.timing import span
 
@@ -30,6 +31,7 @@ class WorkerPool:
         envs_per_worker: Environments of each worker.
         inference: The acting processes: each `worker` for its own environments, or one `central`
             process for the environments of all workers.
+        agents: Index of each agent of several policies, by policy; see `rollout`.
         timing_dir: Directory of the workers' recordings. None: a directory that is removed with the
             pool.
         step_timeout_s: Time limit in seconds for a step, a reset, and the pause between two steps,
@@ -57,6 +59,7 @@ class WorkerPool:
         num_workers: int,
         envs_per_worker: int = 1,
         inference: Inference = "worker",
+        agents: Mapping[str, Sequence[int]] | None = None,
         timing_dir: str | Path | None = None,
         step_timeout_s: float | None = 300.0,
         max_failures: int = 100,
@@ -73,8 +76,8 @@ class WorkerPool:
         # Prepare the directory of the recordings.
         self.num_workers, self.envs_per_worker = num_workers, envs_per_worker
         self.num_envs = num_workers * envs_per_worker
-        self._rollout: FleetRollout | None = None
-        self._transport: ProcessTransport | None = None
+        self._rollouts: list[FleetRollout] = []
+        self._transports: list[ProcessTransport] = []
         self._is_closed = False
         self._temporary_dir = None
         if timing_dir is None:
@@ -90,6 +93,7 @@ class WorkerPool:
             timing_dir=str(timing_dir),
             env=env_fields,
             num_envs=envs_per_worker,
+            agents={} if agents is None else agents,
         )
         self.supervisor = WorkerSupervisor(
             greeting,
@@ -111,18 +115,35 @@ class WorkerPool:
         self.action_spec = ActionSpec.from_json(dict(ready.action_spec))
         self.can_replay = ready.can_replay
 
-    def rollout(self, policy: ActingPolicy, options: CollectionOptions) -> FleetRollout:
-        """Start the only rollout of this pool.
+    def rollout(
+        self,
+        policy: ActingPolicy,
+        options: CollectionOptions,
+        *,
+        num_envs: int | None = None,
+        make: Callable[..., FleetRollout] = FleetRollout,
+    ) -> FleetRollout:
+        """Start the only rollout of this pool, or that of the next of several policies.
+
+        Args:
+            policy: Acting policy.
+            options: Collection options.
+            num_envs: Environments of each worker that the policy acts in. None: all.
+            make: Makes the rollout.
 
         Raises:
             ConfigError: There is not enough memory for the fragments, or the workers can't import
                 the head or the exploration.
         """
-        assert self._rollout is None
         policy.check_importable()
-        self._transport = ProcessTransport(self.supervisor, policy, options)
-        self._rollout = FleetRollout(self._transport, policy, options, close=self.close)
-        return self._rollout
+        kind = FollowingTransport if self._transports else ProcessTransport
+        transport = kind(self.supervisor, policy, options, num_envs)
+        self._transports.append(transport)
+        rollout = make(transport, policy, options, close=self.close)
+        if isinstance(transport, FollowingTransport):
+            self._transports[0].followers.append((transport, rollout))
+        self._rollouts.append(rollout)
+        return rollout
 
     def close(self) -> None:
         """End the workers and their descendants, and kill those that still run after 3 s."""
@@ -130,9 +151,9 @@ class WorkerPool:
             return
         self._is_closed = True
         self.supervisor.close()
-        if self._rollout is not None:
-            self._rollout.store_accounting()
-        if self._transport is not None:
-            self._transport.release()
+        for rollout in self._rollouts:
+            rollout.store_accounting()
+        for transport in self._transports:
+            transport.release()
         if self._temporary_dir is not None:
             self._temporary_dir.cleanup()

@@ -18,11 +18,12 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from hotloop.base.memory import require_memory
-from hotloop.envs import ActionSpec, ObsSpec, Spaces
+from hotloop.envs import ActionSpec, ObsSpec, Spaces, VectorEnv
 from hotloop.envs.episode_metrics import MAX_METRICS, MAX_NAME_BYTES
 from hotloop.errors import ConfigError
 from hotloop.policies import Network, ObsScale, PolicySnapshot
 from hotloop.rollouts.collector import NetworkSizes, Slot
+from hotloop.rollouts.processes.messages import Setup
 from hotloop.rollouts.schedules import NUM_AHEAD
 from hotloop.rollouts.worker_group import EPISODE_DTYPE
 from hotloop.types import PER_STEP, Array, Fragment
@@ -357,6 +358,26 @@ class SharedMemory:
                 share = max(share, 1)  # the learner needs at least one row of each worker
             num_rows = min(num_rows, share)
         return num_rows
+
+
+def map_memory(fd: int, envs: VectorEnv, setup: Setup) -> SharedMemory:
+    """Map the shared memory of a descriptor, and close the descriptor.
+
+    Args:
+        fd: Descriptor of the memory file.
+        envs: Environments of this worker.
+        setup: Sizes of the memory.
+    """
+    outputs = NetworkOutline.from_json(envs, setup.outputs)
+    shared = SharedMemory(
+        fd,
+        outputs,
+        num_steps=setup.num_steps,
+        num_workers=setup.num_workers,
+        num_envs=envs.num_envs,
+    )
+    os.close(fd)
+    return shared
 
 
 def create_shared_memory(network: NetworkSizes, **sizes: Any) -> tuple[int, SharedMemory]:

@@ -229,7 +229,7 @@ class WorkerSupervisor:
             elif isinstance(message, WorkerResumed):
                 assert self.transport is not None
                 envs, obs = message.restarted_envs, packet.arrays["obs"]
-                self.transport.on_resumed(worker.number, envs, obs)
+                self.transport.on_resumed(worker.number, envs, obs, message.policy)
             elif isinstance(message, CallResult):
                 worker.call_result = message
             elif isinstance(message, Failure) and not message.is_final:

@@ -64,19 +64,27 @@ class ProcessTransport:
         supervisor: Supervisor of the workers, which are ready.
         policy: Acting policy.
         options: Collection options.
+        num_envs: Environments of each worker that the policy acts in. None: all.
 
     Attributes:
         memory: Memory of each worker.
+        followers: Rollouts of the policies that act within the steps of this one. Each has a
+            transport of its own, a `FollowingTransport`.
 
     Raises:
         ConfigError: There is not enough memory.
     """
 
     def __init__(
-        self, supervisor: WorkerSupervisor, policy: ActingPolicy, options: CollectionOptions
+        self,
+        supervisor: WorkerSupervisor,
+        policy: ActingPolicy,
+        options: CollectionOptions,
+        num_envs: int | None = None,
     ) -> None:
         self.num_workers = len(supervisor.workers)
-        self.envs_per_worker = supervisor.greeting.num_envs
+        self.envs_per_worker = supervisor.greeting.num_envs if num_envs is None else num_envs
+        self.followers: list[tuple[FollowingTransport, FleetRollout]] = []
         self.can_replay, self.failures = supervisor.ready.can_replay, supervisor.failures
         self._supervisor, self._policy, self._options = supervisor, policy, options
         self._fd, self._shared = create_shared_memory(
@@ -98,16 +106,22 @@ class ProcessTransport:
 
     def start(self, fleet: FleetRollout, first_rows: Sequence[int]) -> None:
         """Set the counters to the first rows, and send the settings to all processes."""
-        self._fleet, self._next_rows = fleet, list(first_rows)
+        self.begin(fleet, first_rows)
+        for _, follower in self.followers:
+            follower.set_up()
         self._supervisor.transport = self
-        for memory, row in zip(self.memory, first_rows, strict=True):
-            for word in (BEGUN, STEPPED, DONE, LIMIT):
-                memory.words[word] = row
-            memory.words[ACTING] = -1
         if self._supervisor.inference is not None:
             self.set_up(self._supervisor.inference)
         for worker in self._supervisor.workers:
             self.set_up(worker)
+
+    def begin(self, fleet: FleetRollout, first_rows: Sequence[int]) -> None:
+        """Set the counters to the first rows."""
+        self._fleet, self._next_rows = fleet, list(first_rows)
+        for memory, row in zip(self.memory, first_rows, strict=True):
+            for word in (BEGUN, STEPPED, DONE, LIMIT):
+                memory.words[word] = row
+            memory.words[ACTING] = -1
 
     def publish(self, snapshot: PolicySnapshot) -> None:
         """Write the parameters into the shared memory."""
@@ -139,6 +153,12 @@ class ProcessTransport:
 
     def grant(self, limits: RowLimits) -> None:
         """Write the limits, and wake the workers that wait for them."""
+        for follower, _ in self.followers:
+            follower.write_limits(limits)
+        self.write_limits(limits)
+
+    def write_limits(self, limits: RowLimits) -> None:
+        """Write the limits and the newest publication into the shared memory."""
         newest, num_steps = self._shared.weights.newest, self._options.num_steps
         if limits.total is not None:
             self._shared.total_limit[0] = limits.total
@@ -218,6 +238,12 @@ class ProcessTransport:
         if worker.is_set_up:
             return
         worker.is_set_up = True
+        self.send_setup(worker)
+        for follower, _ in self.followers:
+            follower.send_setup(worker)
+
+    def send_setup(self, worker: WorkerProcess) -> None:
+        """Send the settings of this policy."""
         network, exploration = self._policy.network, self._policy.exploration
         exploration_fields = None if exploration is None else exploration.to_json()
         sizes = {"num_steps": self._options.num_steps, "num_workers": self.num_workers}
@@ -253,26 +279,37 @@ class ProcessTransport:
         with contextlib.suppress(ChannelClosed):  # `poll` detects its end
             worker.channel.send(setup, arrays=arrays, fd=self._fd)
 
-    def on_resumed(self, number: int, envs: Sequence[int], obs: Array) -> None:
+    def on_resumed(self, number: int, envs: Sequence[int], obs: Array, policy: int = 0) -> None:
         """Report that a worker, or its replacement, has restored all environments but `envs`."""
-        self._fleet.on_resumed(number, envs, obs)
+        fleets = [self._fleet, *(follower for _, follower in self.followers)]
+        fleets[policy].on_resumed(number, envs, obs)
 
     def on_worker_lost(self, number: int, reason: str, traceback: str) -> int | None:
         """Drop the unfinished row of a dead process, and return the next one's first episode."""
+        # The first policy's row is stepped last.
+        row = self.memory[number].words[STEPPED]
+        transports = [self, *(follower for follower, _ in self.followers)]
+        episode = 1 + max(transport.memory[number].words[EPISODE] for transport in transports)
+        for follower, fleet in self.followers:
+            fleet.cut(number, row, follower.rewind(number, row), episode)
+        num_lost = self.rewind(number, row)
+        start = self._fleet.on_lost(number, row, num_lost, episode, reason, traceback)
+        return start.first_episode
+
+    def rewind(self, number: int, row: int) -> int:
+        """Set the counters of a dead process to its last row, and return the lost rows."""
         memory = self.memory[number]
         words = memory.words
-        row = words[STEPPED]
         num_lost = words[BEGUN] - row
-        words[BEGUN], words[ACTING] = row, -1
+        words[BEGUN] = words[STEPPED] = row
+        words[ACTING] = -1
         words[STARTED] = words[WAITING] = words[EVALUATING] = 0
         if row > self._next_rows[number]:
             # Evaluation must see that the next row belongs to another episode.
             slot_index, t = memory.slot_and_step(row - 1)
             fragment = memory.slots[slot_index].fragment
             fragment.truncated[t] |= ~fragment.terminated[t]
-        episode = words[EPISODE] + 1
-        start = self._fleet.on_lost(number, row, num_lost, episode, reason, traceback)
-        return start.first_episode
+        return num_lost
 
     def activity(self, worker: WorkerProcess) -> Activity | None:
         """Return the activity of a process that is ready. None if it is idle."""
@@ -300,3 +337,18 @@ class ProcessTransport:
         if words[BEGUN] == worker.first_row:
             return Activity(progress, "before its first step", may_take_long=True)
         return Activity(progress, "before it continued" if words[WAITING] else "between two steps")
+
+
+class FollowingTransport(ProcessTransport):
+    """The rows of a policy that acts within the steps of another one; see `ProcessTransport`.
+
+    The other policy's transport, the leader, starts and watches the workers, and sets their limits.
+    The last policy's rows are finished first, and those of the leader last.
+    """
+
+    def start(self, fleet: FleetRollout, first_rows: Sequence[int]) -> None:
+        """Set the counters to the first rows. The leader then sends the settings."""
+        self.begin(fleet, first_rows)
+
+    def grant(self, limits: RowLimits) -> None:
+        """Do nothing: the leader's limits are those of all policies."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import base64
 import functools
-import os
+import itertools
 import pickle
 import select
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from hotloop.base.importing import describe_exception
 from hotloop.base.processes import private_bytes
@@ -26,12 +26,15 @@ from hotloop.envs import (
     make_vec,
     seeded_generators,
 )
+from hotloop.envs.game_factory import assign_by_index, make_views
+from hotloop.envs.pettingzoo_envs import PettingZooEnvs
 from hotloop.errors import HotloopError
 from hotloop.policies import network_from_json
 from hotloop.rollouts.env_calls import EnvCall
 from hotloop.rollouts.inference.central_collector import CentralCollector
 from hotloop.rollouts.inference.wakeups import wake
 from hotloop.rollouts.processes.channel import Channel, ChannelClosed
+from hotloop.rollouts.processes.joint_collector import FollowingRows, JointCollector
 from hotloop.rollouts.processes.local_collector import LocalCollector
 from hotloop.rollouts.processes.messages import (
     CallRequest,
@@ -50,23 +53,18 @@ from hotloop.rollouts.processes.program import (
     send_failure,
     wait_for_wakeup,
 )
+from hotloop.rollouts.processes.row_counters import RowCounters
 from hotloop.rollouts.processes.shared_memory import (
     ACTING,
-    BEGUN,
     DONE,
-    EPISODE,
     EVALUATING,
     GRANTS,
     NO_WAKE_TARGET,
     STARTED,
-    STEPPED,
     WAITING,
-    NetworkOutline,
-    SharedMemory,
-    WorkerMemory,
+    map_memory,
 )
 from hotloop.rollouts.state import running_episodes, saved_hidden_states
-from hotloop.rollouts.worker_group import record_episodes
 from hotloop.timing import span
 from hotloop.types import Array
 
@@ -85,8 +83,12 @@ def _serve(channel: Channel, greeting: Greeting, parent_pid: int) -> None:
 
     spec = EnvSpec.from_json(greeting.env)
     with span("make_envs"), seeded_generators(spec, greeting.restarts):
-        make = make_double_buffered if greeting.wakeup_fds else make_vec
-        envs: VectorEnv = make(spec, greeting.num_envs, on_failure=on_failure, num_threads=1)
+        views = _make_views(spec, greeting)
+        if views:
+            envs: VectorEnv = next(iter(views.values()))
+        else:
+            make = make_double_buffered if greeting.wakeup_fds else make_vec
+            envs = make(spec, greeting.num_envs, on_failure=on_failure, num_threads=1)
     try:
         channel.send(
             Ready(
@@ -98,7 +100,14 @@ def _serve(channel: Channel, greeting: Greeting, parent_pid: int) -> None:
         )
         answer = functools.partial(answer_call, channel, envs)
         setup, arrays, fd = receive(channel, Setup, on_other=answer)
-        Worker(channel, envs, failures, greeting, setup, fd, parent_pid).run(arrays)
+        followers = [
+            FollowingRows(
+                name, view, *receive(channel, Setup, on_other=answer), greeting.worker, previous
+            )
+            for (_, previous), (name, view) in itertools.pairwise(views.items())
+        ]
+        worker = Worker(channel, envs, failures, greeting, setup, fd, parent_pid, followers)
+        worker.run(arrays)
     except ChannelClosed:
         envs.close()
         raise
@@ -106,8 +115,15 @@ def _serve(channel: Channel, greeting: Greeting, parent_pid: int) -> None:
     # hang.
 
 
-class Worker:
-    """The loop of a worker.
+def _make_views(spec: EnvSpec, greeting: Greeting) -> dict[str, PettingZooEnvs]:
+    """Return the agents of each of several policies by name, empty for a single policy."""
+    if not greeting.agents:
+        return {}
+    return make_views(spec, greeting.num_envs, assign_by_index(greeting.agents))
+
+
+class Worker(RowCounters):
+    """The loop of a worker, which observes its steps; see `HalfStepObserver`.
 
     Args:
         channel: Channel to the learner.
@@ -117,6 +133,7 @@ class Worker:
         setup: Collection settings and first row.
         fd: Descriptor of the shared memory.
         parent_pid: The learner's process.
+        followers: The policies that act within the steps of the first one.
     """
 
     def __init__(
@@ -128,32 +145,19 @@ class Worker:
         setup: Setup,
         fd: int,
         parent_pid: int,
+        followers: Sequence[FollowingRows] = (),
     ) -> None:
+        shared = map_memory(fd, envs, setup)  # the memory that all processes share
+        super().__init__(shared.workers[greeting.worker], envs, failures, setup.first_row)
         self._channel = channel
         self._parent_pid = parent_pid
-        self._envs = envs
-        self._failures = failures
         self._setup = setup
-        # Map the memory that all processes share.
-        outputs = NetworkOutline.from_json(envs, setup.outputs)
-        shared = SharedMemory(
-            fd,
-            outputs,
-            num_steps=setup.num_steps,
-            num_workers=setup.num_workers,
-            num_envs=envs.num_envs,
-        )
-        os.close(fd)
         self._shared = shared
         self._weights = shared.weights
         self._worker = greeting.worker
-        self._memory: WorkerMemory = shared.workers[self._worker]
-        self._words = self._memory.words
-        self._first_env = self._memory.slots[0].fragment.first_env
-        self._row = setup.first_row
         self._notified_at_s, self._notified_row = 0.0, -1
         # Make the collector, for central or local inference.
-        self._collector: LocalCollector | CentralCollector
+        self._collector: LocalCollector | CentralCollector | JointCollector
         if setup.network is None:
             assert isinstance(envs, DoubleBufferedEnvs)
             wakeup_fd, inference_wakeup_fd = greeting.wakeup_fds
@@ -162,13 +166,13 @@ class Worker:
                 shared,
                 self._worker,
                 first_row=setup.first_row,
-                has_value=outputs.has_value,
+                has_value=setup.outputs["has_value"],
                 has_episode_noise=setup.has_episode_noise,
                 wake_inference=functools.partial(wake, inference_wakeup_fd),
                 wait=functools.partial(wait_for_wakeup, wakeup_fd, channel, parent_pid),
             )
         else:
-            self._collector = LocalCollector(
+            local = LocalCollector(
                 envs,
                 network_from_json(dict(setup.network)),
                 setup.exploration,
@@ -177,6 +181,10 @@ class Worker:
                 seed=setup.seed,
                 first_row=setup.first_row,
             )
+            self._collector = local
+            if followers:
+                assert isinstance(envs, PettingZooEnvs)
+                self._collector = JointCollector(local, envs, followers, channel)
         # Smoothed seconds of a row, which determine how many rows fill `chunk_s`.
         self._row_s = self._collector.chunk_s
 
@@ -195,7 +203,7 @@ class Worker:
             # A row whose actions were requested must be collected.
             if collector.requested_version < 0 and self._rows_allowed() <= 0:
                 self._wait()
-            slot_index, t = self._memory.slot_and_step(self._row)
+            slot_index, t = self._memory.slot_and_step(self.row)
             if is_barrier:
                 start, stop = 0, num_steps
                 collector.load(words[GRANTS + slot_index])
@@ -206,8 +214,7 @@ class Worker:
                 if setup.in_fragments:
                     start = 0
             started_at_s = time.monotonic()
-            self._table = self._memory.episodes[slot_index]
-            self._table["length"][t:stop] = 0
+            self.begin_rows(slot_index, t, stop)
             collector.collect(slot_index, t, stop, self)
             # With images, the value after the last row costs as much as acting on a row.
             if stop == num_steps or not setup.in_fragments:
@@ -222,12 +229,6 @@ class Worker:
                 self._notify_learner()
                 check_parent(self._parent_pid)
 
-    def on_step_start(self) -> None:
-        """See `StepObserver`."""
-        words = self._words
-        words[STARTED] = time.monotonic_ns()
-        words[BEGUN] = self._row + 1
-
     def on_half_step(self) -> None:
         """See `HalfStepObserver`."""
         self._words[STARTED] = 0
@@ -235,22 +236,6 @@ class Worker:
     def has_room(self) -> bool:
         """See `HalfStepObserver`."""
         return self._rows_allowed() > 1
-
-    def on_step_end(self, t: int) -> None:
-        """See `StepObserver`."""
-        words, envs = self._words, self._envs
-        episodes = envs.pop_episodes()
-        if episodes or self._failures:
-            self._failures.clear()
-            first_env, running = self._first_env, self._running_episodes()
-            record_episodes(self._table[t], episodes, running, first_env)
-            for ep in episodes:
-                if ep.info:
-                    self._memory.write_info(self._row, ep.env - first_env, ep.info)
-            self._record_max_episode(running)
-        self._row += 1
-        words[STARTED] = 0
-        words[STEPPED] = self._row
 
     def _rows_allowed(self) -> int:
         has_total_limit = self._setup.schedule == "variable"
@@ -277,16 +262,16 @@ class Worker:
             self._channel.send(WorkerResumed(restarted_envs=restarted_envs), arrays={"obs": obs})
         else:
             self._collector.begin(first_episode=setup.first_episode)
-        self._record_max_episode(self._running_episodes())
+        self.record_max_episode()
         words[STARTED] = 0
         # Evaluate the rows that an earlier process has stepped and not evaluated.
         num_done = words[DONE]
-        if num_done < self._row:
+        if num_done < self.row:
             slot_index, t = self._memory.slot_and_step(num_done)
-            start, stop = t, t + self._row - num_done
+            start, stop = t, t + self.row - num_done
             if setup.in_fragments:
                 start, stop = 0, setup.num_steps
-                if self._row % stop:
+                if self.row % stop:
                     return  # a later call evaluates them, when the fragment is whole
             if setup.schedule == "barrier":
                 self._collector.load(words[GRANTS + slot_index])
@@ -303,19 +288,10 @@ class Worker:
         words[EVALUATING] = 1
         self._collector.evaluate(slot_index, start, stop)
         words[EVALUATING] = 0
-        words[DONE] = self._row
-
-    def _running_episodes(self) -> list[int]:
-        return [number for number, _ in self._envs.running_episodes()]
-
-    def _record_max_episode(self, running: list[int]) -> None:
-        """Record the episode numbers in use, for a process that replaces this one."""
-        # The next step of a vector environment may begin its next episode.
-        max_episode = max(running) + (not self._envs.can_replay)
-        self._words[EPISODE] = max(self._words[EPISODE], max_episode)
+        words[DONE] = self.row
 
     def _notify_learner(self) -> None:
-        self._notified_row = self._row
+        self._notified_row = self.row
         self._channel.nudge()
 
     def _answer_calls(self) -> None:
@@ -327,7 +303,7 @@ class Worker:
         words = self._words
         with span("wait", kind="wait"):
             words[WAITING] = 1
-            if self._notified_row != self._row:
+            if self._notified_row != self.row:
                 self._notify_learner()
             while self._rows_allowed() <= 0:
                 ready, _, _ = select.select([self._channel.socket], [], [], POLL_S)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import pickle
 import traceback
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from hotloop import timing
 from hotloop.base.children import add_module_paths
 from hotloop.envs import ActionSpec, EnvSpec, ObsSpec, VectorEnv, make_vec, seeded_generators
+from hotloop.envs.game_factory import assign_by_index, make_views
+from hotloop.envs.pettingzoo_envs import PettingZooEnvs, resume_views
 from hotloop.errors import EnvironmentFailure, HotloopError, MaskError, NonFiniteStep
 from hotloop.policies import ActingPolicy, PolicySnapshot, network_from_json
 from hotloop.policies.exploration import exploration_from_json
@@ -38,6 +41,8 @@ class ActorOptions:
         max_failures: Maximum number of environments that the actor replaces for one part.
         recording: Options of the actor's timing recording.
         paths: Directories in which the learner searches for modules.
+        agents: Index of each agent of several policies, by policy, in the order in which they act.
+            Empty: there is one policy.
     """
 
     worker: int
@@ -47,6 +52,7 @@ class ActorOptions:
     max_failures: int
     recording: RecordingOptions
     paths: Sequence[str]
+    agents: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +79,10 @@ class ActorSetup:
 
 
 class ActorInfo(NamedTuple):
-    """The specifications of an actor's environments, its node and its process."""
+    """The specifications of an actor's environments, its node and its process.
+
+    With several policies, they are those of the first one.
+    """
 
     obs_spec: ObsSpec
     action_spec: ActionSpec
@@ -89,11 +98,13 @@ class ActorPart(NamedTuple):
         part: Rows, and their episodes.
         failures: Text and traceback of the errors of environments that were replaced.
         inference: Node and process that computed the network. None: this actor.
+        followers: Rows of the policies that act within the steps of the first one.
     """
 
     part: FragmentPart
     failures: list[tuple[str, str]]
     inference: tuple[str, int] | None
+    followers: list[FragmentPart]
 
 
 class RecoverableFailure(Exception):
@@ -119,6 +130,9 @@ class Actor:
         self._sent: deque[ActorPart]
         self._failures: list[tuple[str, str]] = []
         self._envs: VectorEnv | None = None
+        self._views: dict[str, PettingZooEnvs] = {}  # of several policies, by name
+        self._followers: list[PartCollector] = []
+        self._loaded: list[tuple[ActingPolicy, int]] = []  # their policies and publications
         self._waiting = contextlib.ExitStack()  # the span between two parts
         self._options = options
 
@@ -129,10 +143,15 @@ class Actor:
         """
         spec = self._options.spec
         if self._envs is None:
+            num_envs, agents = self._options.num_envs, self._options.agents
             with span("make_envs"), seeded_generators(spec):
-                self._envs = make_vec(
-                    spec, self._options.num_envs, on_failure=self._on_failure, num_threads=1
-                )
+                if agents:
+                    self._views = make_views(spec, num_envs, assign_by_index(agents))
+                    self._envs = next(iter(self._views.values()))
+                else:
+                    self._envs = make_vec(
+                        spec, num_envs, on_failure=self._on_failure, num_threads=1
+                    )
         envs = self._envs
         specs = envs.obs_spec, envs.action_spec
         return ActorInfo(*specs, envs.can_replay, self._node, os.getpid())
@@ -143,9 +162,23 @@ class Actor:
             raise TooManyFailures(self._failures)
 
     def set_up(
-        self, setup: ActorSetup, snapshot: PolicySnapshot
-    ) -> tuple[ActorInfo, tuple[list[int], Array] | None]:
-        """Prepare for collection, and return the results of `ready` and `PartCollector.resume`."""
+        self,
+        setup: ActorSetup,
+        snapshot: PolicySnapshot,
+        setups: Sequence[ActorSetup] = (),
+        *snapshots: PolicySnapshot,
+    ) -> tuple[ActorInfo, list[tuple[list[int], Array] | None]]:
+        """Prepare for collection.
+
+        Args:
+            setup: Settings of the only or of the first policy.
+            snapshot: The acting policy.
+            setups: Settings of the policies that act within its steps.
+            snapshots: These policies.
+
+        Returns:
+            The results of `ready`, and of `PartCollector.resume` for each policy.
+        """
         info = self.ready()
         assert self._envs is not None
         network = network_from_json(dict(setup.network))
@@ -169,17 +202,53 @@ class Actor:
             self._failures,
             num_rows=setup.num_rows,
             seed=setup.seed,
-            first_env=self._options.spec.first_env,
+            first_env=self._options.worker * self._envs.num_envs,
             start=setup.start,
             on_step_start=self._step_timeout.on_step_start,
         )
+        self._follow(setups, snapshots)
+        collectors = [self._parts, *self._followers]
         try:
-            return info, self._parts.resume()
+            if self._followers and setup.start.resume is not None:
+                episodes = [collector.episodes() for collector in collectors]
+                resume_views(list(self._views.values()), episodes, self._parts.on_step_start)
+            return info, [collector.resume() for collector in collectors]
         finally:
             self._step_timeout.stop()
 
+    def _follow(self, setups: Sequence[ActorSetup], snapshots: Sequence[PolicySnapshot]) -> None:
+        """Let each of several policies act within the steps of the previous one."""
+        self._followers, self._loaded = [], []
+        pairs = itertools.pairwise(self._views.items())
+        for ((_, previous), (name, view)), setup, snapshot in zip(
+            pairs, setups, snapshots, strict=True
+        ):
+            policy = ActingPolicy(
+                network_from_json(dict(setup.network)),
+                writable(snapshot),
+                exploration=exploration_from_json(setup.exploration),
+            )
+            collector = PartCollector(
+                view,
+                policy,
+                (),
+                num_rows=setup.num_rows,
+                seed=setup.seed,
+                first_env=self._options.worker * view.num_envs,
+                start=setup.start,
+            )
+            previous.others = collector.follow(name)
+            self._followers.append(collector)
+            self._loaded.append((policy, -1))
+
     def collect(
-        self, snapshot: PolicySnapshot, start: int, stop: int, weights: WeightsRef
+        self,
+        snapshot: PolicySnapshot,
+        start: int,
+        stop: int,
+        weights: WeightsRef,
+        publications: Sequence[int] = (),
+        *snapshots: PolicySnapshot,
     ) -> ActorPart:
         """Collect the next rows, or return a recent part again if it did not arrive.
 
@@ -188,6 +257,9 @@ class Actor:
             start: Number of the first row.
             stop: Number after the last row.
             weights: Publication number of the snapshot, and its reference for the inference actor.
+            publications: Publication numbers of the policies that act within the steps of the
+                first one.
+            snapshots: These policies.
 
         Raises:
             RecoverableFailure: A new actor may succeed.
@@ -204,6 +276,13 @@ class Actor:
             with span("load_weights", kind="transfer"):
                 policy.load(snapshot if is_remote else writable(snapshot))
             self._publication = weights.publication
+        new = zip(self._followers, publications, snapshots, strict=True)
+        for number, (follower, publication, following_snapshot) in enumerate(new):
+            following_policy, loaded = self._loaded[number]
+            if publication != loaded:
+                following_policy.load(writable(following_snapshot))
+                self._loaded[number] = following_policy, publication
+            follower.prepare(stop - start)
         # Collect the rows under the step timeout.
         try:
             parts.collect(stop - start)
@@ -216,7 +295,8 @@ class Actor:
         part = parts.finish()
         failures, self._failures[:] = list(self._failures), []
         location = policy.answer_location if is_remote else None
-        actor_part = ActorPart(part, failures, location)
+        following_parts = [follower.finish() for follower in self._followers]
+        actor_part = ActorPart(part, failures, location, following_parts)
         self._sent.append(actor_part)  # in case the learner does not receive it
         self._waiting.enter_context(span("wait", kind="wait"))
         return actor_part

@@ -6,7 +6,7 @@ import contextlib
 import os
 import warnings
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from hotloop.rollouts.fleet import FleetRollout
 from hotloop.rollouts.protocol import CollectionOptions
 from hotloop.rollouts.ray.actor import Actor, ActorInfo, ActorOptions
 from hotloop.rollouts.ray.cluster import actor_error, check_resources, connect
+from hotloop.rollouts.ray.following import FollowingActors
 from hotloop.rollouts.ray.inference import InferenceActor
 from hotloop.rollouts.ray.node_watch import NodeWatches
 from hotloop.rollouts.ray.recording import RecordingOptions
@@ -64,6 +65,7 @@ class RayEnvironments:
         options: The cluster.
         num_workers: W.
         envs_per_worker: Environments of each actor.
+        agents: Index of each agent of several policies, by policy; see `rollout`.
         timing_dir: Directory for recordings. Recordings on other nodes are copied to it.
         step_timeout_s: Seconds for a step or a reset before the actor ends. None: no limit.
         max_failures: Maximum total number of replacements of environments and actors.
@@ -85,6 +87,7 @@ class RayEnvironments:
         *,
         num_workers: int,
         envs_per_worker: int = 1,
+        agents: Mapping[str, Sequence[int]] | None = None,
         timing_dir: str | Path = "",
         step_timeout_s: float | None = 300.0,
         max_failures: int = 100,
@@ -108,7 +111,9 @@ class RayEnvironments:
         self._per_node = options.workers_per_node
         self._nodes: dict[int, str] = {}
         self.watches: NodeWatches | None = None
-        self._rollout: FleetRollout | None = None
+        self._agents = {} if agents is None else agents
+        self._transports: list[ActorTransport] = []
+        self._rollouts: list[FleetRollout] = []
         self._exit_stack = contextlib.ExitStack()
         num_cpus = num_workers * self._resources["num_cpus"]
         num_cpus += options.num_inference * self._inference_resources["num_cpus"]
@@ -158,6 +163,7 @@ class RayEnvironments:
             timeout_s=self.max_step_s,
             recording=self._recording_options(f"worker-{worker}"),
             paths=module_paths(),
+            agents=self._agents,
         )
         ray_options = _ray_options(self._resources)
         remote_class = self.ray.remote(Actor).options(
@@ -256,16 +262,37 @@ class RayEnvironments:
         except errors.RayError as error:
             raise actor_error(error, name, is_starting=True) from error
 
-    def rollout(self, policy: ActingPolicy, options: CollectionOptions) -> FleetRollout:
-        """Start the only rollout of these environments."""
-        assert self._rollout is None
+    def rollout(
+        self,
+        policy: ActingPolicy,
+        options: CollectionOptions,
+        *,
+        num_envs: int | None = None,
+        make: Callable[..., FleetRollout] = FleetRollout,
+    ) -> FleetRollout:
+        """Start the only rollout, or that of the next of several policies.
+
+        Args:
+            policy: Acting policy.
+            options: Collection options.
+            num_envs: Environments of each actor that the policy acts in. None: all.
+            make: Makes the rollout.
+        """
         policy.check_importable()
         if self._num_inference:
             with span("start_inference"):
                 self._start_inference(policy.network)
-        transport = ActorTransport(self, policy, options)
-        self._rollout = FleetRollout(transport, policy, options, close=self.close)
-        return self._rollout
+        if self._transports:
+            leader = self._transports[0]
+            transport = FollowingActors(leader, self, policy, options, num_envs)
+            rollout = make(transport, policy, options, close=self.close)
+            leader.followers.append((transport, rollout))
+        else:
+            transport = ActorTransport(self, policy, options, num_envs)
+            rollout = make(transport, policy, options, close=self.close)
+        self._transports.append(transport)
+        self._rollouts.append(rollout)
+        return rollout
 
     def close(self) -> None:
         """End the actors, and Ray if it was started here. Further calls have no effect."""
@@ -280,8 +307,8 @@ class RayEnvironments:
             for actor in actors:
                 with contextlib.suppress(Exception):
                     self.ray.kill(actor)
-        if self._rollout is not None:
-            self._rollout.store_accounting()
+        for rollout in self._rollouts:
+            rollout.store_accounting()
         self._exit_stack.close()
 
 

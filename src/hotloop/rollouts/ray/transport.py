@@ -16,8 +16,8 @@ from hotloop.policies import ActingPolicy, PolicySnapshot
 from hotloop.rollouts.collector import Slot
 from hotloop.rollouts.env_calls import EnvCall, pickle_call
 from hotloop.rollouts.failures import compare_spaces
-from hotloop.rollouts.fleet import FleetRollout, WorkerRows, WorkerStart
-from hotloop.rollouts.parts import PartQueue
+from hotloop.rollouts.fleet import FleetRollout, WorkerRows
+from hotloop.rollouts.parts import FragmentPart, PartQueue
 from hotloop.rollouts.protocol import CollectionOptions
 from hotloop.rollouts.ray.actor import ActorPart, ActorSetup, RecoverableFailure, TooManyFailures
 from hotloop.rollouts.ray.actor_state import ActorState, PartRequest
@@ -29,6 +29,7 @@ from hotloop.types import PER_STEP
 
 if TYPE_CHECKING:
     from hotloop.rollouts.ray.environments import RayEnvironments
+    from hotloop.rollouts.ray.following import FollowingActors
 
 # Parts of a fragment for schedule `variable`, whose workers may supply unequal numbers of rows.
 _PARTS = 8
@@ -55,15 +56,25 @@ class ActorTransport:
         envs: Environments of the actors, which are ready.
         policy: Acting policy.
         options: Collection options.
+        num_envs: Environments of each actor that the policy acts in. None: all.
+
+    Attributes:
+        followers: Rollouts of the policies that act within the steps of this one.
 
     Raises:
         ConfigError: Ray's store is too small.
     """
 
     def __init__(
-        self, envs: RayEnvironments, policy: ActingPolicy, options: CollectionOptions
+        self,
+        envs: RayEnvironments,
+        policy: ActingPolicy,
+        options: CollectionOptions,
+        num_envs: int | None = None,
     ) -> None:
-        self.num_workers, self.envs_per_worker = envs.num_workers, envs.envs_per_worker
+        self.num_workers = envs.num_workers
+        self.envs_per_worker = envs.envs_per_worker if num_envs is None else num_envs
+        self.followers: list[tuple[FollowingActors, FleetRollout]] = []
         self.can_replay, self.failures = envs.can_replay, envs.failures
         self._envs, self._ray, self._policy, self._options = envs, envs.ray, policy, options
         self._part_rows = options.num_steps
@@ -85,8 +96,8 @@ class ActorTransport:
         self._granted_at_s = self._polled_at_s = time.monotonic()
         self._max_gap_s = 0.0  # longest time between two polls since the last grant
         self._unreachable_s = min(_UNREACHABLE_S, envs.step_timeout_s or _UNREACHABLE_S)
-        self._weights: Any = None  # reference to the newest policy in Ray's store
-        self._version = self._publication = 0
+        self.weights: Any = None  # reference to the newest policy in Ray's store
+        self._version = self.publication = 0
         self._fleet: FleetRollout | None = None
         self._head = ClusterHead(self._ray)
         assert envs.watches is not None
@@ -96,6 +107,16 @@ class ActorTransport:
 
     def start(self, fleet: FleetRollout, first_rows: Sequence[int]) -> None:
         """Send the setups to all actors, and wait for their answers."""
+        self.begin(fleet, first_rows)
+        for _, follower in self.followers:
+            follower.set_up()
+        for worker in range(self.num_workers):
+            self._send_setup(worker)
+        while any(actor.setup is not None for actor in self._actors):
+            self._poll(_POLL_S)
+
+    def begin(self, fleet: FleetRollout, first_rows: Sequence[int]) -> None:
+        """Set the first rows of all actors."""
         self._fleet = fleet
         self._actors = [
             ActorState(
@@ -106,10 +127,6 @@ class ActorTransport:
             )
             for worker, row in enumerate(first_rows)
         ]
-        for worker, row in enumerate(first_rows):
-            self._send_setup(worker, fleet.start_of(worker, row))
-        while any(actor.setup is not None for actor in self._actors):
-            self._poll(_POLL_S)
 
     def publish(self, snapshot: PolicySnapshot) -> None:
         """Put a policy into Ray's store, once for all actors.
@@ -118,9 +135,9 @@ class ActorTransport:
             HotloopError: The store has no room.
         """
         self._version = snapshot.version
-        self._publication += 1
+        self.publication += 1
         try:
-            self._weights = self._ray.put(snapshot)
+            self.weights = self._ray.put(snapshot)
         except self._ray.exceptions.RayError as error:  # a full store or disk raises several types
             size = sum(array.nbytes for array in snapshot.params.values())
             raise HotloopError(
@@ -225,22 +242,34 @@ class ActorTransport:
 
     # --- setup ------------------------------------------------------------------------------------
 
-    def _send_setup(self, worker: int, start: WorkerStart) -> None:
-        """Send the collection settings and the first row to an actor."""
-        policy, actor = self._policy, self._actors[worker]
-        setup = ActorSetup(
+    def setup_of(self, worker: int) -> ActorSetup:
+        """Return the collection settings and the first row of an actor for this policy."""
+        assert self._fleet is not None
+        policy, row = self._policy, self._actors[worker].finished_row
+        return ActorSetup(
             network=policy.network.to_json(),
             exploration=policy.exploration and policy.exploration.to_json(),
             num_rows=self._part_rows,
             num_kept=self._max_ahead,
             seed=self._options.seed,
-            start=start,
+            start=self._fleet.start_of(worker, row),
             inference=self._envs.inference_of(worker),
         )
-        actor.setup = self._envs.actors[worker].set_up.remote(setup, self._weights)
+
+    def _send_setup(self, worker: int) -> None:
+        """Send the settings of all policies to an actor."""
+        actor, setup = self._actors[worker], self.setup_of(worker)
+        actor.setup = self._envs.actors[worker].set_up.remote(
+            setup,
+            self.weights,
+            [follower.setup_of(worker) for follower, _ in self.followers],
+            *(follower.weights for follower, _ in self.followers),
+        )
         actor.started_at_s = time.monotonic()
         # The step timeout watches the replay of a resumed run's episodes, which may take longer.
-        actor.setup_timeout_s = None if start.resume is not None else self._envs.start_timeout_s
+        actor.setup_timeout_s = (
+            None if setup.start.resume is not None else self._envs.start_timeout_s
+        )
 
     def _finish_setup(self, worker: int) -> None:
         """Fetch the answer to an actor's setup, and compare its spaces.
@@ -251,13 +280,15 @@ class ActorTransport:
         """
         assert self._fleet is not None
         actor = self._actors[worker]
-        info, resumed = self._ray.get(actor.setup)
+        info, results = self._ray.get(actor.setup)
         actor.setup, actor.pid, actor.node = None, info.pid, info.node
         actor.started_at_s = time.monotonic()
         self._watches.add_node(info.node)
         compare_spaces(self._envs, info, worker)
-        if resumed is not None:
-            self._fleet.on_resumed(worker, *resumed)
+        fleets = [self._fleet, *(fleet for _, fleet in self.followers)]
+        for fleet, resumed in zip(fleets, results, strict=True):
+            if resumed is not None:
+                fleet.on_resumed(worker, *resumed)
 
     # --- requests ---------------------------------------------------------------------------------
 
@@ -278,9 +309,16 @@ class ActorTransport:
     def _request(self, worker: int, start: int, stop: int) -> None:
         actor = self._actors[worker]
         # Ray does not resolve a reference in a list: the inference actor fetches the weights.
-        weights_ref = [] if self._envs.inference_of(worker) is None else [self._weights]
-        weights = WeightsRef(self._publication, weights_ref)
-        ref = self._envs.actors[worker].collect.remote(self._weights, start, stop, weights)
+        weights_ref = [] if self._envs.inference_of(worker) is None else [self.weights]
+        weights = WeightsRef(self.publication, weights_ref)
+        ref = self._envs.actors[worker].collect.remote(
+            self.weights,
+            start,
+            stop,
+            weights,
+            [follower.publication for follower, _ in self.followers],
+            *(follower.weights for follower, _ in self.followers),
+        )
         if not actor.requests and actor.setup is None:
             actor.started_at_s = time.monotonic()
         actor.requests.append(PartRequest(ref, self._version, start, stop))
@@ -346,11 +384,18 @@ class ActorTransport:
         actor.requests.popleft()
         actor.max_part_s = max(actor.max_part_s, now - actor.started_at_s)
         actor.started_at_s, actor.silent_since_s = now, None
-        actor.parts.append(answer.part)
-        actor.finished_row, actor.last_episode = answer.part.stop, answer.part.last_episode
+        self.receive_part(worker, answer.part)
+        for (follower, _), part in zip(self.followers, answer.followers, strict=True):
+            follower.receive_part(worker, part)
         if answer.inference is not None:
             self._envs.on_answer(worker, answer.inference)
         self._count_env_failures(worker, answer.failures)
+
+    def receive_part(self, worker: int, part: FragmentPart) -> None:
+        """Store the next part of an actor."""
+        actor = self._actors[worker]
+        actor.parts.append(part)
+        actor.finished_row, actor.last_episode = part.stop, part.last_episode
 
     def _count_env_failures(self, worker: int, failures: Sequence[tuple[str, str]]) -> None:
         for message, traceback in failures:
@@ -440,6 +485,8 @@ class ActorTransport:
         num_lost *= actor.setup is None
         row = actor.requested_row = actor.finished_row
         episode = actor.last_episode + 1
+        for _, follower in self.followers:
+            follower.cut(worker, row, num_lost, episode)
         start = self._fleet.on_lost(worker, row, num_lost, episode, reason, traceback)
         actor.requests.clear()
         actor.unanswered.clear()
@@ -447,5 +494,5 @@ class ActorTransport:
         with contextlib.suppress(Exception):
             self._ray.kill(actors[worker])
         actors[worker] = self._envs.start(worker, start.first_episode)
-        self._send_setup(worker, start)
+        self._send_setup(worker)
         self._request_parts()

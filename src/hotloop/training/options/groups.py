@@ -230,7 +230,7 @@ class OnPolicyOptions(PolicyOptions, RunOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplayOptions(RunOptions):
+class ReplayOptions(PolicyOptions, RunOptions):
     """Learning from a replay buffer."""
 
     num_envs: Count = 1

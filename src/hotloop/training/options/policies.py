@@ -16,13 +16,16 @@ class PolicyOptions(Options):
 
     policies: Importable | None = None
     """Names of several policies, such as adversary,agent, that learn at once in a PettingZoo
-    environment. An agent has the policy whose name its own begins with. Or `module:function`, which
-    returns the policy of an agent's name."""
+    environment. An agent has the policy whose name its own begins with. Add a colon and another
+    algorithm, as in adversary,agent:dqn. Or `module:function`, which returns the policy of an
+    agent's name."""
     policy_options: JsonObject = field(default_factory=dict)
     """Other options of single policies by name, as JSON on the command line:
-    '{"agent": {"learning_rate": 0.0003}}'."""
+    '{"agent": {"learning_rate": 0.0003}}'. Those of another algorithm begin at its defaults."""
 
-    requires: ClassVar[RequirementTable] = {"policies": {"workers": (0,), "self_play": (None,)}}
+    requires: ClassVar[RequirementTable] = {
+        "policies": {"inference": ("worker",), "self_play": (None,)}
+    }
 
     def check(self) -> None:
         """Check that the options of single policies belong to several ones."""
@@ -30,6 +33,10 @@ class PolicyOptions(Options):
             raise ConfigError(
                 f"`policy_options` need several policies, got {self.policy_options!r} and no "
                 "`policies`: name the policies, or leave the options out"
+            )
+        if self.policies is not None and self.value_of("workers") == "auto":
+            raise ConfigError(
+                "several policies need a number of `workers`, got 'auto': set it, 0 for none"
             )
 
     @property
