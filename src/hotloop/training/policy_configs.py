@@ -44,12 +44,12 @@ def policy_algorithms(
         ConfigError: an algorithm learns offline, or takes other steps than the others.
     """
     assert config.policies is not None
-    own = named_policies(config.policies)
+    named = named_policies(config.policies)
     algorithms: dict[str, Algorithm[Any]] = {}
     for name in names:
         algorithms[name] = algorithm
-        if own.get(name):
-            algorithms[name] = next(find(own[name]) for find in ALGORITHM_FINDERS)
+        if named.get(name):
+            algorithms[name] = next(find(named[name]) for find in ALGORITHM_FINDERS)
         other = algorithms[name]
         is_offline = isinstance(other, OffPolicy) and other.is_offline
         if is_offline or not issubclass(other.config, OnPolicyOptions | ReplayOptions):
@@ -155,8 +155,8 @@ def _base_options(config: PoliciesConfig, algorithm: Algorithm[Any], name: str) 
             f"`action_masks` are for all policies, and {algorithm.name} of '{name}' has none: "
             "choose another algorithm, or leave them out"
         )
-    others = {"schedule", "overlap"}  # which mean something else for each algorithm
-    options = {x: values[x] for x in known & values.keys() & _SHARED - others}
+    excluded = {"schedule", "overlap"}  # which mean something else for each algorithm
+    options = {x: values[x] for x in known & values.keys() & _SHARED - excluded}
     if isinstance(config, OnPolicyOptions) and issubclass(kind, ReplayOptions):
         options["train_frequency"] = config.num_steps
     return options
