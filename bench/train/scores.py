@@ -69,6 +69,7 @@ REFERENCES: dict[str, tuple[Reference, ...]] = {
     "ppo:Swimmer-v5": (Reference("zoo", 281.6, 9.7), Reference("Tianshou", 66.7, 99.1)),
     "sac:Pendulum-v1": (Reference("zoo", -157.0, 88.7),),
     "td3:Pendulum-v1": (Reference("zoo", -151.9, 90.2),),
+    "td3:MountainCarContinuous-v0": (Reference("zoo", 93.5, 0.1),),
     "dqn:CartPole-v1": (Reference("zoo", 500.0, 0.0),),
     "dqn:MountainCar-v0": (Reference("zoo", -100.8, 9.9),),
     "dqn:LunarLander-v3": (Reference("zoo", 154.4, 79.2),),

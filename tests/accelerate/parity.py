@@ -89,6 +89,7 @@ def assert_equal_learning(original: Any, accelerated: Any, tolerance: float = 1e
     assert logs[0].keys() == logs[1].keys()
     for name, value in logs[0].items():
         np.testing.assert_allclose(logs[1][name], value, rtol=1e-2, atol=1e-4, err_msg=name)
+        assert isinstance(logs[1][name], float) == isinstance(value, float), name  # for its digits
     states = [
         list(x.policy.optimizer.state_dict()["state"].values()) for x in (original, accelerated)
     ]

@@ -253,6 +253,7 @@ def assert_equal(original: Any, accelerated: Any, tolerance: float = 1e-4) -> No
     assert logs[0].keys() == logs[1].keys()
     for name, value in logs[0].items():
         np.testing.assert_allclose(logs[1][name], value, rtol=1e-3, atol=1e-4, err_msg=name)
+        assert isinstance(logs[1][name], float) == isinstance(value, float), name  # for its digits
 
 
 @pytest.mark.parametrize("num_calls", [3, pytest.param(20, marks=pytest.mark.slow)])
@@ -484,6 +485,29 @@ def test_bfloat16_leaves_small_layers_as_they_are(monkeypatch: pytest.MonkeyPatc
     for model in models:
         collect(model, 50)
     train_both(models, 20, 5)
+    assert_equal(original, accelerated)
+
+
+class OwnGenerator(ReplayBuffer):
+    """A buffer whose batches do not depend on the global generators."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.rng, self.count = np.random.default_rng(5), 0
+
+    def sample(self, batch_size: int, env: Any = None) -> Any:
+        self.count += 1
+        return self._get_samples(self.rng.integers(0, self.size(), batch_size), env)
+
+
+@pytest.mark.parametrize("cls", [SAC, TD3, DQN])
+def test_a_buffer_of_the_users_returns_each_batch_once(cls: Any) -> None:
+    env = DISCRETE if cls is DQN else RandomEnv
+    original, accelerated = models = twins(cls, env, replay_buffer_class=OwnGenerator)
+    for model in models:
+        collect(model, 50)
+    train_both(models, 2, 5)
+    assert [x.replay_buffer.count for x in models] == [10, 10]
     assert_equal(original, accelerated)
 
 

@@ -64,6 +64,7 @@ class OffPolicyUpdate:
     Attributes:
         hyper: the hyper-parameters as 0-d tensors.
         learn_id: identifies the call of `learn` for which the execution was chosen.
+        first_batch: the batch of the next step, if it was drawn to try out the update.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class OffPolicyUpdate:
         self.networks = networks
         self.hyper = hyper_tensors(hyper)
         self.learn_id = model.start_time
+        self.first_batch: tuple[Any, ...] | None = None
         self._state = state
         self._hyper_values = tuple(hyper)
         self._bound: list[BoundUpdate] = []
@@ -173,6 +175,9 @@ class OffPolicyUpdate:
 
     def next_batch(self, model: Any) -> tuple[Any, ...]:
         """Draw a batch from the model's replay buffer."""
+        if self.first_batch is not None:
+            batch, self.first_batch = self.first_batch, None
+            return batch
         return self.pack(sample(model.replay_buffer, self.batch_size, model._vec_normalize_env))
 
     def optimize(
@@ -243,10 +248,15 @@ class OffPolicyModel(AcceleratedModel):
     def _prepare_update(self, batch_size: int) -> OffPolicyUpdate:
         model: Any = self
         update = self._make_update(batch_size, self._expected_calls())
-        with unchanged_generators():
+        with unchanged_generators():  # for the original's code, if the update can't be tried out
             batch = update.next_batch(model)
+            generators = np.random.get_state(), torch.get_rng_state()
             model.policy.set_training_mode(True)
             update.try_out(batch, update.draw_noise(batch[0]))
+        # The first step learns from this batch, since a buffer of the user's may count its batches.
+        update.first_batch = batch
+        np.random.set_state(generators[0])
+        torch.set_rng_state(generators[1])
         return update
 
     def _expected_calls(self) -> int:

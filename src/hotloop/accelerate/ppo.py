@@ -89,7 +89,8 @@ class ClippedPolicyModel(OnPolicyModel):
         record("train/entropy_loss", np.mean([x["entropy_loss"] for x in metrics]))
         record("train/policy_gradient_loss", np.mean([x["policy_loss"] for x in metrics]))
         record("train/value_loss", np.mean([x["value_loss"] for x in metrics]))
-        record("train/approx_kl", np.mean([x["approx_kl"] for x in last_epoch]))
+        # float32, as in the original: loggers print it with all digits.
+        record("train/approx_kl", np.float32(np.mean([x["approx_kl"] for x in last_epoch])))
         record("train/clip_fraction", np.mean([x["clip_fraction"] for x in metrics]))
         record("train/loss", metrics[-1]["loss"])
         record_policy(model)

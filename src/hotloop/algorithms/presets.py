@@ -115,7 +115,21 @@ PPO: Presets = {
     "Reacher-v5": _MUJOCO,
     "Pusher-v5": _MUJOCO,
     "InvertedPendulum-v5": {**_MUJOCO, "total_timesteps": 300_000},
-    "InvertedDoublePendulum-v5": {**_MUJOCO, "gamma": 0.98, "gae_lambda": 0.8},
+    "InvertedDoublePendulum-v5": {  # zoo, whose batches have all 128 steps
+        "total_timesteps": 1_000_000,
+        "num_envs": 1,
+        "num_steps": 128,
+        "num_minibatches": 1,
+        "learning_rate": 1.55717e-4,
+        "gamma": 0.98,
+        "gae_lambda": 0.8,
+        "clip_range": 0.4,
+        "entropy_coef": 1.05057e-6,
+        "value_coef": 0.695929,
+        "max_grad_norm": 0.7,
+        "normalize_obs": True,
+        "normalize_reward": True,
+    },
     "Swimmer-v5": {  # number of environments, learning rate, discount and λ from the zoo
         **_MUJOCO,
         "num_envs": 4,
@@ -218,6 +232,15 @@ TD3: Presets = {
         "learning_starts": 500,
         "learning_rate": 1e-3,
         "buffer_size": 20_000,
+    },
+    # With half of this noise, one of two seeds never reached the goal.
+    "MountainCarContinuous-v0": {
+        "total_timesteps": 30_000,
+        "learning_starts": 1_000,
+        "buffer_size": 30_000,
+        "hidden_sizes": (64, 64),
+        "exploration": "pink",
+        "exploration_noise": 1.0,
     },
     **_GAMES,
 }
