@@ -120,7 +120,7 @@ def make_listing(folder: Path) -> None:
 def _read_listing(folder: Path) -> Any:
     try:
         sizes = documents.read(folder / "listing.json")
-    except ValueError:  # the library of the hub reads its answers
+    except (OSError, ValueError):  # the library of the hub reads its answers
         return None
     return files_to_load(HubAddress("user/name"), sizes)
 

@@ -198,6 +198,11 @@ def _interrupt(number, frame):
     raise _TookTooLong
 
 
+def _where(error, index):
+    frame = traceback.extract_tb(error.__traceback__)[index]
+    return f"{frame.filename}:{frame.lineno}"
+
+
 def _read_damaged(reader, source, folder, intact, seed):
     """Damage a file and read it; return a note, or raise Failed."""
     rng = random.Random(f"{SEED} {reader.file} {seed}")
@@ -227,12 +232,11 @@ def _read_damaged(reader, source, folder, intact, seed):
             raise Failed(f"{place}: no sentence: {str(error)[:300]!r}") from None
     except FileNotFoundError:
         found, note = None, "refused"
-    except _TookTooLong:
-        raise Failed(f"{place}: took longer than {_READ_S} s") from None
+    except _TookTooLong as error:
+        raise Failed(f"{place}: took longer than {_READ_S} s in {_where(error, -2)}") from None
     except Exception as error:
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{frame.filename}:{frame.lineno}"
-        raise Failed(f"{place}: {type(error).__name__}: {str(error)[:200]} in {where}") from None
+        text = f"{type(error).__name__}: {str(error)[:200]}"
+        raise Failed(f"{place}: {text} in {_where(error, -1)}") from None
     finally:
         signal.alarm(0)
     if events:

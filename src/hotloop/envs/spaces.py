@@ -455,6 +455,10 @@ def _fields_to_json(spec: Any) -> dict[str, Any]:
     return {name: list(x) if isinstance(x, tuple) else x for name, x in values.items()}
 
 
+def _is_finite(value: object) -> bool:
+    return isinstance(value, int | float) and abs(value) <= 1e308
+
+
 def _fields_from_json(kind: Any, values: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a kind of spec. Fields that only other versions store are left out.
 
@@ -473,6 +477,11 @@ def _fields_from_json(kind: Any, values: dict[str, Any]) -> dict[str, Any]:
         elif tuple[int, ...] in (hint, *get_args(hint)):
             is_valid = isinstance(value, list | tuple) and all(type(x) is int for x in value)
             is_valid |= value is None and hint != tuple[int, ...]
+        elif type(None) in get_args(hint):  # bounds of observations
+            is_pair = tuple[float, float] in get_args(hint)
+            numbers = value if is_pair and isinstance(value, list | tuple) else [value]
+            is_valid = len(numbers) == 1 + is_pair and all(map(_is_finite, numbers))
+            is_valid |= value is None
         if not is_valid:
             raise ValueError(f"`{name}` must be {hint}, got {value!r:.80}")
         checked[name] = tuple(value) if isinstance(value, list) else value

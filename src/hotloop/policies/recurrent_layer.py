@@ -82,7 +82,7 @@ def parse_memory(text: str) -> RecurrentLayer:
     match = re.fullmatch(r"(lstm|gru):(\d{1,9})", text)
     if match is None or int(match[2]) < 1:
         raise ConfigError(
-            f"`memory` must be lstm:UNITS or gru:UNITS, such as lstm:128, got '{text}'"
+            f"`memory` must be lstm:UNITS or gru:UNITS, such as lstm:128, got '{text:.80}'"
         )
     kind: RecurrentKind = "lstm" if match[1] == "lstm" else "gru"
     return RecurrentLayer(kind, int(match[2]))

@@ -102,6 +102,8 @@ class Network:
                 )
         if self.noisy_std is not None and not 0.0 < self.noisy_std < math.inf:
             raise ConfigError(f"`noisy_std` must be positive and finite, got {self.noisy_std}")
+        if not isinstance(self.has_value, bool):
+            raise ConfigError(f"`has_value` must be True or False, got {self.has_value!r:.80}")
         check_not_empty(self)
         if not isinstance(self.head, Head):
             raise ConfigError(
@@ -218,8 +220,8 @@ def network_from_json(fields: dict[str, Any]) -> Network:
         raise
     except HotloopError as error:
         raise CheckpointError(
-            f"the policy's network can't be built again ({error}): make it importable, as a class "
-            "or function of a module, such as `my_nets:Net`"
+            f"the policy's network can't be built again ({shortened(str(error))}): make it "
+            "importable, as a class or function of a module, such as `my_nets:Net`"
         ) from error
 
 
