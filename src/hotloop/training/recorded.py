@@ -40,6 +40,7 @@ from hotloop.types import Array
 
 _NUM_DRAWN = "recorded.num_drawn"
 _STREAM = 7  # of the random draws, next to the learner's own streams
+_MAX_COMPRESSION = 1100  # of equal bytes by zlib
 
 
 class RecordedReplay(ReplaySource):
@@ -264,10 +265,10 @@ def open_dataset(name: str) -> Any:
 
 
 def _check_files(folder: Path) -> None:
-    """Check that a data set has regular files only, and that none refers to another one.
+    """Check that a data set has regular files only, which contain what they claim.
 
     Raises:
-        ValueError: it has others.
+        ValueError: it has others, or a file refers to another one or claims more than it has.
     """
     for path in folder.rglob("*"):
         if not (path.is_file() or path.is_dir()):
@@ -275,6 +276,7 @@ def _check_files(folder: Path) -> None:
     for path in folder.glob("*.hdf5"):
         import h5py
 
+        num_bytes = path.stat().st_size
         with h5py.File(path, "r") as file:
             pending: list[Any] = [file]
             visited: set[Any] = set()
@@ -290,6 +292,8 @@ def _check_files(folder: Path) -> None:
                         pending.append(item)
                     elif not isinstance(item, h5py.Dataset) or item.external or item.is_virtual:
                         raise ValueError(f"'{key}' in {path.name} refers to another place")
+                    elif item.nbytes > num_bytes * (_MAX_COMPRESSION if item.compression else 1):
+                        raise ValueError(f"'{key}' in {path.name} claims {item.nbytes:,} bytes")
 
 
 def datasets_path() -> Path:
