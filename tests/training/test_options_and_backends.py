@@ -148,15 +148,14 @@ def test_fleets_receive_the_options_of_schedules(
 
     def make(self, spec, *_, **__):
         vars(self).update(vars(ThreadEnvironments(spec, num_workers=2)))
-        self._rollout, self._num_inference, self.supervisor = None, 0, types.SimpleNamespace()
+        self._transports, self._num_inference, self.supervisor = [], 0, types.SimpleNamespace()
 
-    def receive(transport, policy, options, *, close):
+    def receive(envs, policy, options, num_envs):
         raise ReceivedError(options)
 
     monkeypatch.setattr(getattr(module, pool), "__init__", make)
     monkeypatch.setattr(getattr(module, pool), "close", lambda self: None)
-    monkeypatch.setattr(module, transport, lambda *_: None)
-    monkeypatch.setattr(module, "FleetRollout", receive)
+    monkeypatch.setattr(module, transport, receive)
     fields = {**SMALL, **(OFF_POLICY if name == "dqn" else ON_POLICY), "workers": 2, **options}
     config = find(name).config(
         **fields, backend=backend, schedule="async", run_dir=str(tmp_path / "run")
