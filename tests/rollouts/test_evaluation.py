@@ -132,13 +132,25 @@ def test_a_time_limit_cuts_what_is_longer_than_usual(monkeypatch):
     assert [(x.length, x.is_cut) for x in episodes] == [(15, False)] * 2 + [(25, False)] * 2
 
 
+def test_a_machine_that_is_suspended_cuts_no_episode(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(evaluation, "time", clock)
+    suspend = iter([10_000.0] * 5)
+
+    def on_step():
+        clock.now += next(suspend, 0.0)
+
+    episodes = play([[15], [15]], 2, timeout_s=20, on_step=on_step)
+    assert [(x.length, x.is_cut) for x in episodes] == [(15, False)] * 2
+
+
 def test_a_lengthy_evaluation_is_reported_every_five_seconds(monkeypatch):
     monkeypatch.setattr(evaluation, "time", Clock())
     notes = []
     play([[4], [NEVER]], 2, max_steps=15, on_note=notes.append)
     assert notes == [
-        "evaluating: 1 of 2 episodes, and 5 steps in the longest of the others",
-        "evaluating: 1 of 2 episodes, and 11 steps in the longest of the others",
+        "evaluating: 1 of 2 episodes, and 6 steps in the longest of the others",
+        "evaluating: 1 of 2 episodes, and 12 steps in the longest of the others",
     ]
 
 

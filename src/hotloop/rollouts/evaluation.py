@@ -46,7 +46,8 @@ def evaluate(
         num_episodes: Number of episodes.
         max_steps: Maximum length of an episode. A longer one is cut.
         timeout_s: Seconds without the end of an episode, after which the evaluation ends. Running
-            episodes are cut, and the remaining ones are left out. None: no limit.
+            episodes are cut, and the remaining ones are left out. A step counts as a twentieth at
+            most, so a machine that was suspended cuts no episode. None: no limit.
         usual_steps: Steps that an episode may take. `timeout_s` does not cut shorter ones.
         on_step: Called after each step of the environments.
         on_note: Called with the state of a lengthy evaluation every 5 s.
@@ -69,7 +70,9 @@ def evaluate(
     )
     memory = policy.new_memory(envs.num_envs)
     returns = np.zeros(envs.num_envs)  # of the running episodes
-    last_end_s = last_note_s = time.monotonic()
+    last_step_s = last_note_s = time.monotonic()
+    waited_s = 0.0  # since the last end of an episode
+    max_step_s = math.inf if timeout_s is None else timeout_s / 20
     num_steps = 0
     while playing.num_missing:
         # Step all environments, and record the episodes that ended.
@@ -83,7 +86,7 @@ def evaluate(
         for episode in ended:
             returns[episode.env] = 0.0
             if playing.add(episode):
-                last_end_s = time.monotonic()
+                waited_s = 0.0
         if ended:
             playing.replace_absent(envs.running_episodes(), ended[0].env)
         # Cut long episodes, and restart the environments if only cut episodes are left.
@@ -97,7 +100,8 @@ def evaluate(
                 memory = policy.new_memory(envs.num_envs)
         # Give up on episodes that do not end, and report on lengthy evaluations.
         now = time.monotonic()
-        is_over = timeout_s is not None and now - last_end_s > timeout_s
+        waited_s, last_step_s = waited_s + min(now - last_step_s, max_step_s), now
+        is_over = timeout_s is not None and waited_s > timeout_s
         if is_over or now - last_note_s > _NOTE_S:
             last_note_s = now
             lengths = envs.running_episodes()

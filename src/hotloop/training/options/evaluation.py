@@ -24,7 +24,8 @@ class EvalOptions(Options):
     there. Raise it for longer tasks, lower it for tasks without an end."""
     eval_timeout_s: Annotated[Positive | None, MAY_CHANGE] = 60.0
     """Seconds without the end of an episode, after which an evaluation cuts the episodes that are
-    longer than all training episodes so far. Raise it for slow environments. None: no limit."""
+    longer than all training episodes so far. A step counts as a twentieth at most. Raise it for
+    slow environments. None: no limit."""
     eval_videos: Annotated[bool, MAY_CHANGE] = False
     """Record a video of each evaluation's first episode in <run>/videos."""
 
