@@ -53,9 +53,12 @@ def test_missing_names_are_rejected(name, message):
 def test_modules_that_can_not_be_imported(tmp_path, monkeypatch):
     (tmp_path / "needs_more.py").write_text("import no_such_dependency\n")
     (tmp_path / "half_written.py").write_text("def f(:\n")
+    (tmp_path / "ends_here.py").write_text("import sys\nsys.exit(0)\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError, match="importing it raised ModuleNotFoundError: No module na"):
         find("needs_more:Net")
+    with pytest.raises(ConfigError, match=r"raised SystemExit: 0 \(ends_here.py:2\)"):
+        find("ends_here:Net")
     with pytest.raises(ConfigError, match="importing it raised SyntaxError"):
         find("half_written:f")
 

@@ -9,6 +9,7 @@ import json
 import os
 import random
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -28,6 +29,7 @@ from tests.faults.trials import KINDS, SEED, Failed, check_error_message, check_
 
 faults = pytest.mark.faults
 _READ_S = 20  # for one file, on a busy machine
+_READ_KB = 2**20  # growth of the largest memory by one file
 READERS = readers.READERS | run_readers.READERS | profile_readers.READERS
 FILES = {
     "config.json": "config.json",
@@ -220,6 +222,7 @@ def _read_damaged(reader, source, folder, intact, seed):
         path.unlink()
         make(path)
     place = f"{seed}, {name} of {reader.file}"
+    memory_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     signal.alarm(_READ_S)
     try:
         with canary.watch() as events, warnings.catch_warnings():
@@ -241,6 +244,8 @@ def _read_damaged(reader, source, folder, intact, seed):
         signal.alarm(0)
     if events:
         raise Failed(f"{place}: it ran {events}")
+    if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > memory_kb + _READ_KB:
+        raise Failed(f"{place}: it took more than {_READ_KB >> 20} GiB of memory")
     # A file that is cut between two lines may be that of a killed process.
     is_prefix = (
         path.suffix == ".jsonl" and isinstance(found, list) and found == intact[: len(found)]

@@ -3,6 +3,7 @@ import functools
 import json
 import math
 import shutil
+import sys
 
 import numpy as np
 import pytest
@@ -368,6 +369,7 @@ GOT = r"must return \(head, value\), torch.float32 of shapes \(2, 3\) \(logits\)
         (build(prepare=lambda self, _: self.requires_grad_(False)), ConfigError, "no parameter"),
         (build(prepare=assign(w=draw_by_numpy)), ConfigError, "`w` differs between two constr"),
         (lambda *_: 1 / 0, ConfigError, r"raised ZeroDivisionError.*test_user_modules.py"),
+        (lambda *_: sys.exit(3), ConfigError, "raised SystemExit: 3"),
         (lambda obs_shape: None, ConfigError, r"obs_shape=\(4,\) and head_size=3 raised TypeError"),
         (lambda obs_shape, head_size: None, ConfigError, "must be a torch.nn.Module, got a NoneTy"),
         (lambda *_: SHARED_MODULE, ConfigError, "same module twice"),

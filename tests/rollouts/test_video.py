@@ -117,6 +117,7 @@ def test_environments_that_cannot_be_filmed(tmp_path, env, error, message):
     [
         ("library", MissingExtraError, re.escape(install_command("video"))),
         ("display", EnvironmentFailure, "without a display it needs EGL"),
+        ("exit", EnvironmentFailure, "rendering a frame raised SystemExit: 3"),
         ("dtype", EnvironmentFailure, r"uint8 array of shape \(height, width, 3\), got an array"),
         ("none", EnvironmentFailure, "got None"),
         ("size", EnvironmentFailure, r"of one size, got \(34, 48, 3\) and \(8, 8, 3\)"),

@@ -36,6 +36,8 @@ class Counter(gymnasium.Env):
             raise ImportError("No module named 'pygame'")
         if self.failing == "display":
             raise RuntimeError("GLFWError: X11: The DISPLAY environment variable is missing")
+        if self.failing == "exit":
+            raise SystemExit(3)
         if self.failing == "dtype":
             return np.zeros((*self.size, 3), np.float32)
         if self.failing == "none":

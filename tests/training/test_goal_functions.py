@@ -1,6 +1,7 @@
 """`compute_reward` and `compute_terminated` get the space's own values, and return one number."""
 
 import itertools
+import sys
 from types import SimpleNamespace
 
 import gymnasium
@@ -170,6 +171,9 @@ def test_exceptions_and_missing_functions():
 
     env = Goals(Discrete(4), broken)
     with pytest.raises(EnvironmentFailure, match="`compute_reward` raised KeyError: 'is_success'"):
+        GoalFunctions(EnvSpec(lambda: env), encoded_goals(env, 1)[0])
+    env.compute_reward = lambda achieved, desired, info: sys.exit(3)
+    with pytest.raises(EnvironmentFailure, match="`compute_reward` raised SystemExit: 3"):
         GoalFunctions(EnvSpec(lambda: env), encoded_goals(env, 1)[0])
     env.compute_reward = None
     with pytest.raises(ConfigError, match="and Goals has none: add it"):

@@ -69,7 +69,7 @@ def import_object(name: str, *, kind: str, example: str) -> Any:
             module: Any = script  # importing the script again would run it again
         else:
             module = import_module_of(name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is None or not f"{module_name}.".startswith(f"{missing}."):
             raise ConfigError(

@@ -36,7 +36,7 @@ def closing_environments() -> Iterator[list[Any]]:
                 close_all(envs)
         except _CloseTimeout:
             problem = f"took longer than {CLOSE_S:g} s: some of them may not be closed"
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             problem = f"raised {error!r}"
         if problem is not None:
             warnings.warn(f"closing the environments {problem}", stacklevel=3)
@@ -72,11 +72,11 @@ def _limit(limit_s: float) -> Iterator[None]:
 
 def close_all(envs: Sequence[Any]) -> None:
     """Close every environment, then raise the first exception of a `close`, if any."""
-    first_error: Exception | None = None
+    first_error: BaseException | None = None
     for env in envs:
         try:
             env.close()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             first_error = first_error or error
     if first_error is not None:
         raise first_error

@@ -120,7 +120,7 @@ class MaskWriter:
             method = _find_method(env, is_known=True)
             try:
                 mask = None if method is None else method()
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise MaskMismatchError(
                     f"`{_METHOD}()` raised {describe_exception(error)}"
                 ) from error

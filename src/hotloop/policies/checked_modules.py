@@ -121,7 +121,7 @@ class CheckedModule:
                 module = self._factory(*self._arguments.values())
             except HotloopError:
                 raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise self._error(f"construction with {args} raised {_describe(error)}") from error
             if not isinstance(module, nn.Module):
                 raise self._error(
@@ -150,7 +150,7 @@ class CheckedModule:
         try:
             with torch.no_grad():
                 outputs = module(*inputs)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             expected = " and ".join(
                 f"{name} of shape {tuple(x.shape)}, {x.dtype},"
                 for name, x in zip(self._inputs, inputs, strict=True)

@@ -38,7 +38,7 @@ class EnvCall:
             return getattr(envs, self.method)(self.name, *self.args, **self.kwargs)
         except HotloopError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise EnvironmentFailure(
                 f"`{self.name}` of an environment raised {describe_exception(error)}"
             ) from error

@@ -314,7 +314,7 @@ def _render(env: Any, name: str) -> Array:
     """Return an image, uint8, (height, width, 3), with even height and width, as MP4 needs them."""
     try:
         frame = env.render()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         problem = f"{name}: rendering a frame raised {describe_exception(error)}"
         # Gymnasium's error for a missing library is not an ImportError.
         if isinstance(error, ImportError) or type(error).__name__ == "DependencyNotInstalled":

@@ -56,7 +56,7 @@ def assign(
         for agent in agents:
             try:
                 name = function(agent)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise ConfigError(
                     f"the function `policies` raised {describe_exception(error)} for {agent!r}: "
                     "return the name of a policy"

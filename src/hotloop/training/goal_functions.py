@@ -115,7 +115,7 @@ class _GoalFunction:
                 and batched.dtype.kind in "fiub"
                 and np.allclose(batched, expected, equal_nan=True)
             )
-        except Exception:  # the function takes only single pairs
+        except (Exception, SystemExit):  # the function takes only single pairs
             return
 
     def __call__(self, achieved: Array, desired: Array) -> Array:
@@ -130,7 +130,7 @@ class _GoalFunction:
             return np.array([self._call_once(*pair) for pair in pairs], self._dtype)
         try:
             results = np.asarray(self._function(achieved, desired, {}))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise EnvironmentFailure(
                 f"`{self._name}` raised {describe_exception(error)}, with {len(achieved)} pairs of "
                 "goals and an empty `info`"
@@ -152,7 +152,7 @@ class _GoalFunction:
         )
         try:
             result = self._function(achieved, desired, {})
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise EnvironmentFailure(
                 f"`{self._name}` raised {describe_exception(error)}, with {pair} and an empty "
                 "`info`"

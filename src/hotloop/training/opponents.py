@@ -74,7 +74,7 @@ class ScriptedPlayer:
             try:
                 action = self._function(turn.observation, mask, rng)
                 row = np.asarray(action, np.float64).reshape(self._spec.shape)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise EnvironmentFailure(
                     f"the opponent {self._name} raised {describe_exception(error)} for agent "
                     f"{turn.agent!r}: return an action for its observation"

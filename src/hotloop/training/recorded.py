@@ -292,8 +292,12 @@ def _check_files(folder: Path) -> None:
                         pending.append(item)
                     elif not isinstance(item, h5py.Dataset) or item.external or item.is_virtual:
                         raise ValueError(f"'{key}' in {path.name} refers to another place")
-                    elif item.nbytes > num_bytes * (_MAX_COMPRESSION if item.compression else 1):
-                        raise ValueError(f"'{key}' in {path.name} claims {item.nbytes:,} bytes")
+                    else:
+                        # A chunk is read as a whole, even if the array is a part of it.
+                        chunk_bytes = math.prod(item.chunks or (0,)) * item.dtype.itemsize
+                        size_bytes = max(item.nbytes, chunk_bytes)
+                        if size_bytes > num_bytes * (_MAX_COMPRESSION if item.compression else 1):
+                            raise ValueError(f"'{key}' in {path.name} claims {size_bytes:,} bytes")
 
 
 def datasets_path() -> Path:

@@ -89,7 +89,7 @@ def make_device_vec(
         envs = factory(num_envs=num_envs, device=device, **kwargs)
     except HotloopError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         kind = ConfigError if kwargs and isinstance(error, TypeError) else EnvironmentFailure
         raise kind(
             f"{name}: making {num_envs:,} environments on {device}{kwargs_text} raised "
