@@ -24,7 +24,8 @@ EPISODE_DTYPE = np.dtype(
     [
         *(("undiscounted_return", "f8"), ("length", "i8"), ("episode", "i8"), ("following", "i8")),
         *(("num_infos", "i8"), ("has_failures", "?")),  # number of logged numbers
-    ]
+    ],
+    align=True,
 )
 
 
@@ -209,7 +210,7 @@ class WorkerGroup:
             total_reward, length, episode, _, num_infos, _ = table[t, i].item()
             info = read_info(start + t, i) if num_infos else NO_INFO
             episodes.append(Episode(self._first_env + i, episode, total_reward, length, info))
-        if self._can_replay:
+        if self._can_replay and not fragment.valid.all():
             # Episodes also end by failures, and with the game of an agent that took no part in it.
             numbers = np.maximum.accumulate(np.vstack((self._episodes, table["following"])))
             is_recorded |= numbers[1:] > numbers[:-1]

