@@ -42,6 +42,7 @@ def test_existing_names_are_imported():
         ("my_nets:", "there is no network 'my_nets:'"),
         ("no_such_nets:Net", r"there is no module 'no_such_nets' \(no 'no_such_nets'\): check its"),
         ("math.no:Net", r"there is no module 'math.no' \(no 'math.no'\)"),
+        ("./my/nets.py:Net", "without a directory and its suffix, `nets:Net`, in its directory"),
         ("math:sine", "'math' has no 'sine'; did you mean 'sin'"),
     ],
 )

@@ -61,6 +61,8 @@ def test_options_that_may_be_none():
         (["--learning-rate", "0"], "`learning_rate` must be positive and finite, got 0.0"),
         (["--learning-rate", "linear:1,-1"], "must be positive and finite, got 'linear:1,-1'"),
         (["--seed", "1", "2"], "takes one value, got 2 .1 2.: .* `--seeds 1,2`"),
+        (["--seed", "1-3"], "takes one number, got 1-3: .* `--seeds 1-3`"),
+        (["--eval-interval", "0"], "must be a positive integer or None, got 0"),
         (["--seed", "1,2,3"], "takes one value, got 3 .1 2 3.: .* `--seeds 1,2,3`"),
         (["--num-envs", "1", "2"], "write `--vary num_envs=1,2`"),
         (["--learning-rate", "3e-4,1e-3"], "write `--vary learning_rate=3e-4,1e-3`"),

@@ -63,6 +63,9 @@ def import_object(name: str, *, kind: str, example: str) -> Any:
         raise UnknownNameError(
             f"there is no {kind} '{name}': write `module:name`, such as `{example}`"
         )
+    file_note = file_name_note(module_name, attribute)
+    if file_note:
+        raise UnknownNameError(f"{kind} '{name}' names a file: {file_note}")
     script = sys.modules.get("__main__")
     try:
         if module_name == importable("__main__") and hasattr(script, attribute.split(".")[0]):
@@ -125,6 +128,14 @@ def script_object_error(name: str, *, kind: str) -> UnknownNameError:
         f"`{attribute}` to a module beside the script, such as my_module.py, import it there, and "
         f"train again; its name is then 'my_module:{attribute}'"
     )
+
+
+def file_name_note(module_name: str, attribute: str) -> str:
+    """Return the advice on a file's path in place of a module's name, or ""."""
+    if not module_name.endswith(".py") and os.sep not in module_name:
+        return ""
+    name = f"{Path(module_name).stem}:{attribute}"
+    return f"write the module's name without a directory and its suffix, `{name}`, in its directory"
 
 
 def hidden_file_note(module: ModuleType) -> str:

@@ -19,6 +19,7 @@ from hotloop.base import processes
 from hotloop.base.cores import available_cores
 from hotloop.base.importing import (
     describe_exception,
+    file_name_note,
     hidden_file_note,
     import_module_of,
     script_object_error,
@@ -379,6 +380,9 @@ def _module_hint(name: str) -> str:
 
 
 def _import_module(env: str, module_name: str) -> ModuleType:
+    file_note = file_name_note(module_name, env.rpartition(":")[2])
+    if file_note:
+        raise UnknownNameError(f"environment '{env}' names a file: {file_note}")
     try:
         return import_module_of(f"{module_name}:{env.rpartition(':')[2]}")
     except (Exception, SystemExit) as error:
@@ -387,14 +391,9 @@ def _import_module(env: str, module_name: str) -> ModuleType:
             raise EnvironmentFailure(
                 f"environment '{env}': importing '{module_name}' raised {describe_exception(error)}"
             ) from error
-        name = env.rpartition(":")[2]
-        advice = (
-            f"write the module's name without its suffix, `{Path(module_name).stem}:{name}`"
-            if module_name.endswith(".py")
-            else "check its spelling, and that it is installed or on PYTHONPATH"
-        )
         raise UnknownNameError(
-            f"environment '{env}': there is no module '{module_name}' (no '{missing}'): {advice}"
+            f"environment '{env}': there is no module '{module_name}' (no '{missing}'): check its "
+            "spelling, and that it is installed or on PYTHONPATH"
         ) from error
 
 

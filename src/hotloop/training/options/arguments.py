@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
@@ -149,6 +150,11 @@ def _checked_values(option: str, hint: Any, values: list[str]) -> list[str]:
     are_numbers = not any(isinstance(_as_number(part, kinds), str) for part in parts)
     if kinds <= {int, float, NoneType} or are_numbers:  # a schedule has a colon
         values = parts
+    if name == "seed" and re.fullmatch(r"\d+-\d+", values[0]):
+        raise ConfigError(
+            f"`{option}` takes one number, got {values[0]}: to train a run for each, write "
+            f"`--seeds {values[0]}`"
+        )
     if len(values) > 1:
         joined = ",".join(values[:9])
         each = f"`--seeds {joined}`" if name == "seed" else f"`--vary {name}={joined}`"

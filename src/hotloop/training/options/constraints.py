@@ -275,6 +275,8 @@ def check_value(name: str, hint: Any, value: Any) -> None:
     except (ConfigError, UnknownNameError) as error:  # the schedule is invalid
         raise type(error)(f"`{name}`: {error}") from error
     if expected:
+        if value == 0 and type(value) is not bool and type(None) in leaf_types(hint):
+            expected += " or None"
         hints = "".join(f": {mark.text}" for mark in _marks(hint) if isinstance(mark, Hint))
         raise ConfigError(f"`{name}` must {expected}, got {shortened(repr(value))}{hints}")
 
