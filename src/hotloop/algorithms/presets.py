@@ -236,7 +236,7 @@ TD3: Presets = {
         "learning_rate": 1e-3,
         "buffer_size": 20_000,
     },
-    # With half of this noise, one of two seeds never reached the goal.
+    # With half of this noise, the one seed that was tried never reached the goal.
     "MountainCarContinuous-v0": {
         "total_timesteps": 30_000,
         "learning_starts": 1_000,
