@@ -132,7 +132,10 @@ def policy_configs(
             "keep_checkpoints": max(1, config.keep_checkpoints),
             "eval_interval": None if interval is None else share(interval),
         }
-        configs[name] = kind(**options)
+        try:
+            configs[name] = kind(**options)
+        except ConfigError as error:  # an option of one policy, or a share that is too small
+            raise ConfigError(f"policy '{name}' ({algorithms[name].name}): {error}") from error
     return configs
 
 
