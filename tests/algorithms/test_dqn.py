@@ -121,7 +121,7 @@ def test_several_moves_of_the_target_equal_one_call(tau):
     [
         ({"learning_rate": -1.0}, "`learning_rate` must be positive and finite, got -1.0"),
         ({"learning_rate": None}, "`learning_rate` must be given, got None"),
-        ({"huber": 0.0}, "`huber` must be positive and finite, got 0.0"),
+        ({"huber": 0.0}, "`huber` must be positive and finite or None, got 0.0"),
         ({"max_grad_norm": math.inf}, "`max_grad_norm` must be positive and finite, got inf"),
         ({"tau": 2.0}, r"`tau` must lie in \[0, 1\], got 2.0"),
         ({"target_interval": 0}, "`target_interval` must be a positive integer, got 0"),
@@ -130,7 +130,7 @@ def test_several_moves_of_the_target_equal_one_call(tau):
         ({"exploration_fraction": 0.0}, "`exploration_fraction` must be positive and finite"),
         ({"exploration_fraction": 1.5}, r"`exploration_fraction` must lie in \[0, 1\]"),
         ({"double": 1}, "`double` must be True or False, got 1"),
-        ({"noisy_std": 0.0}, "`noisy_std` must be positive and finite, got 0.0"),
+        ({"noisy_std": 0.0}, "`noisy_std` must be positive and finite or None, got 0.0"),
         ({"noisy_std": 1.0, "network": "a:B"}, "leave `hidden_sizes`, .* and `noisy_std` out"),
         ({"atoms": 1}, "`atoms` must be an integer from 2 to 1,000, got 1"),
         ({"atoms": 51, "value_min": 10}, "`value_min` must be below `value_max`, got 10.* and 10"),
