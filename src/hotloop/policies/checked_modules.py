@@ -122,7 +122,11 @@ class CheckedModule:
             except HotloopError:
                 raise
             except (Exception, SystemExit) as error:
-                raise self._error(f"construction with {args} raised {_describe(error)}") from error
+                parameters = ", ".join(self._arguments)
+                raise self._error(
+                    f"construction with {args} raised {_describe(error)}: it must take "
+                    f"({parameters}) and build layers of these sizes"
+                ) from error
             if not isinstance(module, nn.Module):
                 raise self._error(
                     f"it must be a torch.nn.Module, got a {type(module).__name__}: name its class, "
