@@ -80,7 +80,7 @@ def test_resume_changes_options_that_keep_the_weights(capsys, copy_trained_run):
     for options, message in (
         (["--learning-rate", "0.5"], "configuration that it was started with, got learning_rate:"),
         (["--runs-dir", str(run.parent / "other")], "a resumed run continues in its own directory"),
-        (["--eval-interval", "0"], "`eval_interval` must be a positive integer, got 0"),
+        (["--eval-interval", "0"], "`eval_interval` must be a positive integer or None, got 0"),
     ):
         assert main(["resume", str(run), *options]) == 2
         assert message in capsys.readouterr().err
