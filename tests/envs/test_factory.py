@@ -66,6 +66,9 @@ def test_render_mode_is_passed_on():
         ("CartPoel-v1", "no environment 'CartPoel-v1'; did you mean 'CartPole-v1'"),
         ("CartPole-v7", "no environment 'CartPole-v7'; did you mean 'CartPole-v1'"),
         ("pendulum-v1", "did you mean 'Pendulum-v1'"),
+        ("Breakout-v5", "no environment 'Breakout-v5'; did you mean 'ALE/Breakout-v5'"),
+        ("mspacman", "did you mean 'ALE/MsPacman-v5'"),
+        ("QbertNoFrameskip-v3", "did you mean 'ALE/Qbert-v5'"),
         ("Zzzzzz", "no environment 'Zzzzzz': for an environment of another .* `module:Zzzzzz`"),
         ("FetchReach-v4", "write its module too, such as `gymnasium_robotics:FetchReach-v4`"),
         ("MiniGrid-Empty-8x8-v0", "such as `minigrid:MiniGrid-Empty-8x8-v0`"),
@@ -84,6 +87,15 @@ def test_unknown_names(env, message):
         make_vec(env)
     with pytest.raises(UnknownNameError, match=message):
         make_env(env)
+
+
+def test_a_game_without_its_prefix_gets_the_command_that_installs_it(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UnknownNameError) as caught:
+        make_env("Breakout-v5")
+    assert str(caught.value).endswith(
+        f"did you mean 'ALE/Breakout-v5'? It needs 'ale_py': {install_command('atari')}"
+    )
 
 
 @pytest.mark.parametrize("name", ["CartPole", f"{TOY}:ToyCounting"])

@@ -8,13 +8,15 @@ al. 2018, arXiv:1709.06009), and plays 108,000 frames at most.
 
 from __future__ import annotations
 
+import importlib.util
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from hotloop.envs.spec import EnvSpec
-from hotloop.errors import ConfigError, EnvironmentFailure
+from hotloop.errors import ConfigError, EnvironmentFailure, install_command
 
 _PREFIX = "ALE/"
 # Options in Gymnasium's spec of an id that also apply to the environments of this module.
@@ -23,6 +25,15 @@ _GAME_OPTIONS = ("repeat_action_probability", "full_action_space", "max_num_fram
 # `clip_reward` bounds the rewards of the updates.
 _DEFAULTS: dict[str, Any] = {"frameskip": 4, "stack_num": 4, "reward_clipping": False}
 _FIXED_OPTIONS = ("batch_size", "autoreset_mode", "num_envs", "game")
+# The games that papers compare, which may be written without their prefix.
+_GAMES = (
+    "Alien Amidar Assault Asterix Asteroids Atlantis BankHeist BattleZone BeamRider Berzerk "
+    "Bowling Boxing Breakout Centipede ChopperCommand CrazyClimber Defender DemonAttack DoubleDunk "
+    "Enduro FishingDerby Freeway Frostbite Gopher Gravitar Hero IceHockey Jamesbond Kangaroo Krull "
+    "KungFuMaster MontezumaRevenge MsPacman NameThisGame Phoenix Pitfall Pong PrivateEye Qbert "
+    "Riverraid RoadRunner Robotank Seaquest Skiing Solaris SpaceInvaders StarGunner Surround "
+    "Tennis TimePilot Tutankham UpNDown Venture VideoPinball WizardOfWor YarsRevenge Zaxxon"
+).split()
 
 
 def is_preprocessed(spec: EnvSpec) -> bool:
@@ -31,6 +42,17 @@ def is_preprocessed(spec: EnvSpec) -> bool:
     An id with a module prefix, `ale_py:ALE/Pong-v5`, or `obs_type` selects Gymnasium's bare game.
     """
     return spec.name.startswith(_PREFIX) and "obs_type" not in spec.env_kwargs
+
+
+def namespace_hint(name: str) -> str:
+    """Return the advice on a game without its prefix, `Pong-v5` or `PongNoFrameskip-v4`, or ""."""
+    title = re.sub(r"(Deterministic|NoFrameskip)?(-v\d+)?$", "", name).lower()
+    game = next((game for game in _GAMES if game.lower() == title), None)
+    if game is None:
+        return ""
+    is_installed = importlib.util.find_spec("ale_py") is not None
+    advice = "" if is_installed else f" It needs 'ale_py': {install_command('atari')}"
+    return f"; did you mean '{_PREFIX}{game}-v5'?{advice}"
 
 
 def make_games(spec: Any, num_envs: int, num_threads: int, kwargs: Mapping[str, Any]) -> Any:

@@ -358,7 +358,8 @@ def resolve(spec: EnvSpec) -> tuple[str, Callable[..., Any]]:
         hint = hint or f": register it in '{module_name}', or name a factory"
     else:
         package = next((x for prefix, x in _PACKAGES.items() if name.startswith(prefix)), None)
-        hint = "" if package else _module_hint(name) or nearest(name, registry)
+        hint = atari.namespace_hint(name)
+        hint = hint or ("" if package else _module_hint(name) or nearest(name, registry))
         hint = hint or (
             ": for an environment of another package, write its module too, such as "
             f"`{package or 'module'}:{name or 'Id'}`"
