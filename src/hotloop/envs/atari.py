@@ -26,14 +26,15 @@ _GAME_OPTIONS = ("repeat_action_probability", "full_action_space", "max_num_fram
 _DEFAULTS: dict[str, Any] = {"frameskip": 4, "stack_num": 4, "reward_clipping": False}
 _FIXED_OPTIONS = ("batch_size", "autoreset_mode", "num_envs", "game")
 # The games that papers compare, which may be written without their prefix.
-_GAMES = (
+_NAMES = (
     "Alien Amidar Assault Asterix Asteroids Atlantis BankHeist BattleZone BeamRider Berzerk "
     "Bowling Boxing Breakout Centipede ChopperCommand CrazyClimber Defender DemonAttack DoubleDunk "
     "Enduro FishingDerby Freeway Frostbite Gopher Gravitar Hero IceHockey Jamesbond Kangaroo Krull "
     "KungFuMaster MontezumaRevenge MsPacman NameThisGame Phoenix Pitfall Pong PrivateEye Qbert "
     "Riverraid RoadRunner Robotank Seaquest Skiing Solaris SpaceInvaders StarGunner Surround "
     "Tennis TimePilot Tutankham UpNDown Venture VideoPinball WizardOfWor YarsRevenge Zaxxon"
-).split()
+)
+_GAMES = {name.lower(): name for name in _NAMES.split()}
 
 
 def is_preprocessed(spec: EnvSpec) -> bool:
@@ -47,7 +48,7 @@ def is_preprocessed(spec: EnvSpec) -> bool:
 def namespace_hint(name: str) -> str:
     """Return the advice on a game without its prefix, `Pong-v5` or `PongNoFrameskip-v4`, or ""."""
     title = re.sub(r"(Deterministic|NoFrameskip)?(-v\d+)?$", "", name).lower()
-    game = next((game for game in _GAMES if game.lower() == title), None)
+    game = _GAMES.get(title)
     if game is None:
         return ""
     is_installed = importlib.util.find_spec("ale_py") is not None

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from hotloop import timing
+from hotloop.base.importing import describe_exception
 from hotloop.base.signals import ignore_job_warnings
 from hotloop.base.streams import short_warnings, steady_output
 from hotloop.errors import EnvironmentFailure, MaskError, NonFiniteStep
@@ -58,6 +59,10 @@ def run(arguments: list[str], serve: Callable[[Channel, Greeting, int], None]) -
             raise
         except Exception as error:  # also bugs of hotloop, and errors outside of environment calls
             send_failure(channel, error, is_final=True)
+            return 1
+        except KeyboardInterrupt as error:  # not Ctrl-C, which does not reach this process
+            problem = f"an environment raised {describe_exception(error)}"
+            send_failure(channel, EnvironmentFailure(problem), is_final=True)
             return 1
     except ChannelClosed:
         pass
