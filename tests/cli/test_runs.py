@@ -74,3 +74,11 @@ def test_no_runs(capsys, tmp_path):
     assert json.loads(show(capsys, tmp_path, "--json").out) == []
     assert main(["runs", str(tmp_path / "nowhere")]) == 1
     assert "which does not exist" in capsys.readouterr().err
+
+
+def test_a_tab_or_a_line_feed_in_a_name_does_not_break_the_row(capsys, runs):
+    num_lines = len(show(capsys, runs).out.splitlines())
+    next(runs.glob("**/config.json")).parent.rename(runs / "one\ttwo\nthree")
+    out = show(capsys, runs).out
+    assert "one\N{REPLACEMENT CHARACTER}two\N{REPLACEMENT CHARACTER}three" in out
+    assert len(out.splitlines()) == num_lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -103,7 +104,7 @@ def _row(summary: RunSummary, directory: Path) -> dict[str, str]:
 def _name(path: Path, directory: Path) -> str:
     """Return the path of a run relative to `directory`, or its full path if the two are equal."""
     name = str(path) if path == directory else os.path.relpath(path, directory)
-    return printable(name).replace("\n", "\N{REPLACEMENT CHARACTER}")
+    return re.sub(r"[\n\t]", "\N{REPLACEMENT CHARACTER}", printable(name))
 
 
 def _number(value: float | None, spread: float | None) -> str | None:

@@ -200,12 +200,13 @@ def test_numbers_of_episodes_are_used_once(tmp_path):
     assert result.account.dropped == {"environment failed": 2, "worker died": 1}
 
 
-def test_an_interrupt_is_not_an_environment_failure(tmp_path):
+def test_an_interrupt_is_not_an_environment_failure(tmp_path, capfd):
     # A KeyboardInterrupt in an environment is no failure of the environment.
     faults = {"1": {"step 3": "interrupt"}}
     with contextlib.suppress(EnvironmentFailure):
         result = play(tmp_path, 2, 1, faults, max_failures=3)
         assert result.account.workers[1].restarts == 1
+    assert "Traceback" not in capfd.readouterr().err  # the learner reports it
 
 
 def test_a_worker_that_dies_after_a_resume_continues_from_there(tmp_path):
