@@ -268,6 +268,6 @@ def _outline(value: object) -> str:
     return f"a {type(value).__name__}"
 
 
-def _describe(error: Exception) -> str:
+def _describe(error: BaseException) -> str:
     """Return the error with the line of the user's code, not one of torch's."""
     return describe_exception(error, skip=(str(Path(torch.__file__).parent),))
