@@ -343,6 +343,15 @@ def test_without_optuna_the_extra_is_named(path, capsys, monkeypatch):
     assert install_command("sweep") in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("space", ['["unknown_module:make"]', '"1e-3,unknown_module:make"'])
+def test_a_file_of_spaces_names_no_code(tmp_path, capsys, space):
+    (tmp_path / "space.toml").write_text(f"learning_rate = {space}\n")
+    command = ["sweep", "ppo", "--env-id", "CartPole-v1", "--space", str(tmp_path / "space.toml")]
+    assert main([*command, "--file", str(tmp_path / "a.sqlite")]) == 2
+    assert "`learning_rate` in " in (message := capsys.readouterr().err)
+    assert "may name code: write its space on the command line" in message
+
+
 def test_spaces_in_a_file(path, tmp_path):
     file = tmp_path / "space.toml"
     file.write_text('learning_rate = "log:1e-4,1e-2,2"\nhidden_sizes = [[8, 8], [4]]\n')

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -68,10 +68,11 @@ def _read_spaces(path: Path | None) -> dict[str, Any]:
     """Return the spaces in a TOML file: a text or a list of values per option."""
     if path is None:
         return {}
+    from hotloop.ops.schedules import names_function
     from hotloop.training.options.option_files import toml_loads
 
     try:
-        return toml_loads(read_regular(path).decode("utf-8"))
+        spaces = toml_loads(read_regular(path).decode("utf-8"))
     except OSError as error:
         raise ConfigError(
             f"`--space` must be a TOML file, got {path} ({error.strerror})"
@@ -81,6 +82,21 @@ def _read_spaces(path: Path | None) -> dict[str, Any]:
             f"{path} is not valid TOML ({error}): expected lines such as "
             '`learning_rate = "log:1e-5,1e-2"`'
         ) from error
+    for name, space in spaces.items():
+        if any(map(names_function, _texts(space))):  # a file is data, whoever wrote it
+            raise ConfigError(
+                f"`{name}` in {path} may name code: write its space on the command line, `{name}=…`"
+            )
+    return spaces
+
+
+def _texts(space: Any) -> Iterator[str]:
+    """Yield the texts in a space of a file, each value by itself."""
+    if isinstance(space, list):
+        for value in space:
+            yield from _texts(value)
+    else:
+        yield from str(space).split(",")
 
 
 def base_config(algorithm: Algorithm, name: str, args: list[str], texts: Mapping[str, Any]) -> Any:
