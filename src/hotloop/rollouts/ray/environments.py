@@ -285,11 +285,11 @@ class RayEnvironments:
         if self._transports:
             leader = self._transports[0]
             transport = FollowingActors(leader, self, policy, options, num_envs)
-            rollout = make(transport, policy, options, close=self.close)
-            leader.followers.append((transport, rollout))
         else:
             transport = ActorTransport(self, policy, options, num_envs)
-            rollout = make(transport, policy, options, close=self.close)
+        rollout = make(transport, policy, options, close=self.close)
+        if isinstance(transport, FollowingActors):
+            self._transports[0].followers.append((transport, rollout))
         self._transports.append(transport)
         self._rollouts.append(rollout)
         return rollout
