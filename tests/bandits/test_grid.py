@@ -455,7 +455,7 @@ def test_commits_are_at_most_a_quarter_second_apart(tmp_path, monkeypatch):
     monkeypatch.setattr(computation, "time", clock)
     monkeypatch.setattr(jobs, "_MAX_GROUP", 1)
     make_grid().run(path, num_runs=50, threads=2, on_progress=on_progress)
-    assert len(num_behind) > 10
+    assert len(num_behind) > 3  # jobs that end during a report share the next one
     assert 1 <= max(num_behind) <= 2
 
 

@@ -49,12 +49,13 @@ def check(name, content, may_have=()):
 
 def test_secrets_are_not_accepted_as_options(forks, tally, tmp_path):
     def trial(options):
-        result = forks.run(*PPO, *ENV, *options, "--run-dir", tmp_path / "run", env=SECRETS)
+        run = tmp_path / options[0]
+        result = forks.run(*PPO, *ENV, *options, "--run-dir", run, env=SECRETS)
         check_error_message(result)
         check("standard error", result.err.encode())
         if "must contain no secrets" not in result.err:
             raise Failed(f"another error: {result.summary}")
-        if (tmp_path / "run").exists():
+        if run.exists():
             raise Failed("a run directory is left")
 
     runtime_env = json.dumps({"env_vars": {"WANDB_API_KEY": OPTION}})
