@@ -239,6 +239,20 @@ def test_fences_have_known_languages():
     assert not unknown, "\n".join(unknown)
 
 
+def test_rows_of_tables_are_whole():
+    """A row on two lines ends its table, and further cells are not shown."""
+    wrong = []
+    for page in sorted({*ALL, *ROOT.glob("*.md")}):
+        text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+        for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+            header, *rows = table.splitlines()
+            bars = len(re.findall(r"(?<!\\)\|", header))
+            for row in rows:
+                if not row.endswith("|") or len(re.findall(r"(?<!\\)\|", row)) != bars:
+                    wrong.append(f"{page.relative_to(ROOT)}: {row}")
+    assert not wrong, "\n".join(wrong)
+
+
 def inline_code(page: Path) -> list[str]:
     """Return the code spans of a page, outside of blocks."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
