@@ -29,6 +29,10 @@ class Goals(gymnasium.Env):
         self.compute_reward = compute_reward
         if compute_terminated is not None:
             self.compute_terminated = compute_terminated
+        self.num_closed = 0
+
+    def close(self):
+        self.num_closed += 1
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -178,6 +182,7 @@ def test_exceptions_and_missing_functions():
     env.compute_reward = None
     with pytest.raises(ConfigError, match="and Goals has none: add it"):
         GoalFunctions(EnvSpec(lambda: env), encoded_goals(env, 1)[0])
+    assert env.num_closed == 3  # after each error
     env = Goals(Discrete(4), lambda a, d, info: 0.0, lambda a, d, info: None)
     with pytest.raises(
         EnvironmentFailure, match=r"`compute_terminated`.* the flag must be True or"

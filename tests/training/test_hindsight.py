@@ -133,13 +133,16 @@ class ReachAndEnd(Reach):
         return self.compute_reward(achieved_goal, desired_goal, info) == 0.0
 
 
-def test_discount_is_zero_where_a_relabeled_goal_is_reached():
-    """The new goal is the place of the last step, so this step alone terminates."""
-    options = {"hindsight": "final", "hindsight_share": 1.0, "gamma": 0.5, "batch_size": 64}
+def make_replay(**options):
+    """Return a replay buffer of one environment, `ReachAndEnd`, and its observation spec."""
+    options = {"hindsight": "final", "hindsight_share": 1.0, "gamma": 0.5, **options}
     envs = make_vec(EnvSpec(ReachAndEnd, seed=0), 1)
-    config = sac.Config(**options, buffer_size=100)
-    replay = Replay(config, envs, torch.device("cpu"), EnvSpec(ReachAndEnd))
-    spec = envs.obs_spec
+    config = sac.Config(**options, batch_size=64, buffer_size=100)
+    return Replay(config, envs, torch.device("cpu"), EnvSpec(ReachAndEnd)), envs.obs_spec
+
+
+def store_episode(replay, spec):
+    """Store an episode of four steps, whose places differ."""
     fragment = Fragment.allocate(
         4, 1, obs_shape=spec.shape, obs_dtype="float32", action_shape=(2,), action_dtype="float32"
     )
@@ -147,9 +150,38 @@ def test_discount_is_zero_where_a_relabeled_goal_is_reached():
     spec.unflatten(fragment.next_obs)["achieved_goal"][...] = places
     fragment.truncated[-1] = True
     replay.store(fragment)
+
+
+def test_discount_is_zero_where_a_relabeled_goal_is_reached():
+    """The new goal is the place of the last step, so this step alone terminates."""
+    replay, spec = make_replay()
+    store_episode(replay, spec)
     (batch,), index = replay.draw(1)
     assert set(index.tolist()) == {0, 1, 2, 3}
     np.testing.assert_array_equal(batch.discount, np.where(index == 3, 0.0, 0.5))
+
+
+@pytest.mark.parametrize("is_saved", [True, False])
+def test_restored_transitions_have_their_goals(tmp_path, is_saved):
+    """A resumed run has the goals of a checkpoint, even if it writes no such checkpoint itself."""
+    replay, spec = make_replay(save_replay=True)
+    store_episode(replay, spec)
+    replay.save(tmp_path / "replay")
+    other, _ = make_replay(save_replay=is_saved)
+    other.restore(tmp_path / "replay")
+    other.load(replay.to_arrays())
+    batches = [x.draw(1)[0][0] for x in (replay, other)]
+    np.testing.assert_array_equal(batches[0].obs, batches[1].obs)
+    assert (spec.unflatten(batches[1].obs)["desired_goal"] == 1.0).all()
+
+
+def test_the_environment_that_judges_goals_is_closed(monkeypatch):
+    closed = []
+    monkeypatch.setattr(ReachAndEnd, "close", closed.append)
+    replay, _ = make_replay()
+    before = len(closed)
+    replay.close()
+    assert len(closed) == before + 1
 
 
 def test_old_goals_are_dropped_and_unknown_rows_stay_unchanged():

@@ -101,6 +101,18 @@ def test_source_needs_three_methods(tmp_path, monkeypatch):
     assert result.status == "finished"
 
 
+def test_source_is_closed_after_an_error(tmp_path, monkeypatch):
+    def fail(report):
+        assert not closed
+        raise KeyError("report")
+
+    closed = []
+    monkeypatch.setattr(FixedBatch, "close", lambda source: closed.append(source.num_stored))
+    with pytest.raises(KeyError, match="report"):
+        train(algorithm_with(FixedBatch), make_config(sac, tmp_path), on_report=fail)
+    assert closed == [50]
+
+
 def test_source_with_data_goes_on_without_a_file(tmp_path):
     """A resumed run does not wait for transitions that the source has."""
     config = make_config(sac, tmp_path, "parts")

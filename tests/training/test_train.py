@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import gc
+import itertools
 import json
 import os
 import shutil
@@ -25,6 +26,7 @@ from hotloop.errors import (
     ConfigError,
     EnvironmentFailure,
     RunDirectoryError,
+    SpaceError,
 )
 from hotloop.policies import ActingPolicy, actor_critic
 from hotloop.rollouts.evaluation import evaluate
@@ -457,6 +459,20 @@ def test_environments_are_closed_after_the_last_write(tmp_path, at_close):
     options = config(tmp_path, eval_interval=500, eval_episodes=2, workers=1, backend="inline")
     result = ppo.train(options, env=ClosingHook, on_end=on_end)
     assert events == [result, *["closed"] * 8]  # those of evaluations too
+
+
+def test_environments_of_different_spaces_are_closed(tmp_path, at_close):
+    def factory():
+        env = ClosingHook()
+        env.action_space = toy_envs.spaces.Discrete(2 + next(numbers) // 2)
+        return env
+
+    numbers, closed = itertools.count(), []
+    at_close(lambda: closed.append(1))
+    options = config(tmp_path, workers=2, backend="inline")
+    with pytest.raises(SpaceError, match="must have the same action space"):
+        ppo.train(options, env=factory)
+    assert len(closed) == 4
 
 
 def test_error_of_on_end_is_raised(tmp_path, at_close):

@@ -38,10 +38,21 @@ class GoalFunctions:
     """
 
     def __init__(self, spec: EnvSpec, field: ObsField) -> None:
-        env = make_env(spec)
+        self._field, self._env = field, make_env(spec)
+        try:
+            self._find_functions(self._env)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._env.close()
+
+    def _find_functions(self, env: Any) -> None:
+        """Find and test the functions of an environment."""
         compute_reward = _method_of(env, "compute_reward")
         if compute_reward is None:
-            env.close()
             raise ConfigError(
                 "`hindsight` needs an environment with `compute_reward(achieved_goal, desired_goal,"
                 f" info)`, and {type(env.unwrapped).__name__} has none: add it, or leave "
@@ -49,7 +60,6 @@ class GoalFunctions:
             )
         compute_terminated = _method_of(env, "compute_terminated")
         self.has_terminated = compute_terminated is not None
-        self._field = field
         spaces: Any = env.observation_space
         self._dtypes = [spaces[name].dtype for name in (ACHIEVED, DESIRED)]
         goals = self._sample_pairs(spaces[ACHIEVED])

@@ -84,6 +84,7 @@ class Hindsight:
         self._oldest = np.zeros(num_envs, np.int64)
         self._index = _TransitionIndex(num_envs, self._capacity)
         self._functions = GoalFunctions(env_spec, field)
+        self.close = self._functions.close
         self._may_warn = not self._functions.has_terminated
 
     def add(self, fragment: Fragment, first_number: int) -> None:

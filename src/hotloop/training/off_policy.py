@@ -154,6 +154,7 @@ class OffPolicy(Algorithm[AnyReplayConfig]):
                 custom=self.source,
                 name=self.name,
             )
+            sources.envs_to_close.append(replay)
             is_normalizing = config.normalize_obs and sources.initial is None
             if isinstance(replay, RecordedReplay) and is_normalizing:
                 normalizer.add_obs(replay.obs())

@@ -164,6 +164,9 @@ class ReplaySource(Protocol):
     def start_empty(self, num_samples: int) -> None:
         """Continue a run from a checkpoint without a file of `save`, after this many batches."""
 
+    def close(self) -> None:
+        """Close environments and files that the source has opened, at the end of the run."""
+
 
 def check_source(source: Any, config: ReplayOptions, name: str) -> None:
     """Check the source of the algorithm `name`.
@@ -429,8 +432,13 @@ class Replay(StoredTransitions):
         """Restore the output of `to_arrays`."""
         if self._weights is not None and _WORKER_WEIGHTS in arrays:
             self._weights.load(arrays[_WORKER_WEIGHTS])
-        if self._hindsight is not None and self._is_saved:
+        if self._hindsight is not None:
             self._hindsight.load(arrays)
+
+    def close(self) -> None:
+        """Close the environment that judges goals."""
+        if self._hindsight is not None:
+            self._hindsight.close()
 
     def _make_sample(
         self, batch: Batch, count: int, *, is_scaled: bool

@@ -168,7 +168,7 @@ def _assemble(
     reporter = Reporter(run.directory, on_report)
     exits.callback(reporter.write_accounting)  # after the workers have stopped
     with span("make_envs"):
-        sources = make_sources(algorithm, environment, run, makers)
+        sources = make_sources(algorithm, environment, run, makers, envs_to_close)
         config = sources.config
         if config.has_workers:
             exits.callback(sources.envs.close)  # workers have their own time limit

@@ -50,6 +50,7 @@ class Sources(Generic[AnyConfig]):
         envs: the environments.
         device: the device of the updates.
         is_on_device: whether the environments step on that device.
+        envs_to_close: a list that receives everything to close at the end of the run.
         initial: the policy to start from, None for new or restored networks.
     """
 
@@ -58,6 +59,7 @@ class Sources(Generic[AnyConfig]):
     envs: Any
     device: torch.device
     is_on_device: bool
+    envs_to_close: list[Any]
     initial: InitialPolicy | None = None
 
 
@@ -66,11 +68,13 @@ def make_sources(
     environment: str | Callable[..., Any],
     run: OpenedRun[AnyConfig],
     makers: Makers,
+    envs_to_close: list[Any],
 ) -> Sources[AnyConfig]:
     """Make the training environments of a run, after choices that may need measurements.
 
     Args:
         makers: the functions that make environments.
+        envs_to_close: see `Sources`.
 
     Raises:
         ConfigError, UnknownNameError, SpaceError, MissingExtraError, EnvironmentFailure: the
@@ -94,6 +98,7 @@ def make_sources(
         envs=envs,
         device=device,
         is_on_device=steps_there,
+        envs_to_close=envs_to_close,
         initial=initial,
     )
 
@@ -124,10 +129,10 @@ def make_environments(config: RunOptions, spec: EnvSpec, run: OpenedRun) -> Envi
     try:
         for group in range(num_groups):
             groups.append(make_vec(dataclasses.replace(spec, first_env=group * num_envs), num_envs))
+        return InlineEnvironments(groups)
     except BaseException:
         close_all(groups)
         raise
-    return InlineEnvironments(groups)
 
 
 def make_workers(
