@@ -321,10 +321,14 @@ def test_off_policy_algorithms_learn_in_rounds_of_the_same_steps(tmp_path):
     assert hotloop.load(runs[1]).act(np.zeros(2, np.float32)) in range(2)
 
 
-def test_resumed_off_policy_trainings_end_with_the_same_weights(tmp_path):
-    whole = off_policy_config(tmp_path, save_replay=True, run_dir=str(tmp_path / "whole"))
+@pytest.mark.parametrize("starts", [24, 300])
+def test_resumed_off_policy_trainings_end_with_the_same_weights(tmp_path, starts):
+    """Policies may learn earlier than the options of all say, and have fewer steps than these."""
+    options = {"save_replay": True, "learning_starts": starts}
+    options["policy_options"] = {name: {"learning_starts": 24} for name in ("red", "blue")}
+    whole = off_policy_config(tmp_path, **options, run_dir=str(tmp_path / "whole"))
     train_policies(dqn.algorithm, whole)
-    cut = off_policy_config(tmp_path, save_replay=True)
+    cut = off_policy_config(tmp_path, **options)
     train_policies(dqn.algorithm, cut, on_report=lambda report: report.timesteps >= 192)
     assert main(["resume", str(tmp_path / "run")]) == 0
     assert ends(tmp_path / "run") == ends(tmp_path / "whole")

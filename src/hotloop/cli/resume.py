@@ -96,7 +96,7 @@ def run(args: list[str]) -> int:
     if runs:
         steps = finished_steps(directory, config)
     elif options.checkpoint == "last":
-        checkpoint = finished_checkpoint(directory, config)
+        checkpoint = finished_checkpoint(directory, config.total_timesteps)
         steps = None if checkpoint is None else checkpoint.state["timesteps"]
     if steps is not None:
         directory.lock()

@@ -142,15 +142,15 @@ def _load_unfinished(run: RunDirectory, name: str, config: RunOptions) -> Resume
     checkpoint = run.checkpoints.load(name)
     resumed = ResumedRun(checkpoint, CheckpointState.from_json(checkpoint.state))
     if resumed.position.timesteps >= config.total_timesteps:
-        raise finished_error(run.path, resumed.position.timesteps, config)
+        raise finished_error(run.path, resumed.position.timesteps, config.total_timesteps)
     return resumed
 
 
-def finished_error(path: Path, timesteps: int, config: RunOptions) -> ConfigError:
+def finished_error(path: Path, timesteps: int, total_timesteps: int) -> ConfigError:
     """Return the error that a run which should resume has all its steps."""
     return ConfigError(
-        f"{path} is finished: it has {timesteps:,} of {config.total_timesteps:,} steps; set a "
-        "larger `total_timesteps`, or start a new run"
+        f"{path} is finished: it has {timesteps:,} of {total_timesteps:,} steps; set a larger "
+        "`total_timesteps`, or start a new run"
     )
 
 
@@ -219,8 +219,8 @@ def _is_same(path: Path, other: Path) -> bool:
     return path.resolve() == other.resolve()
 
 
-def finished_checkpoint(run: RunDirectory, config: RunOptions) -> Checkpoint | None:
-    """Return a run's last checkpoint if it has reached `total_timesteps`, else None.
+def finished_checkpoint(run: RunDirectory, total_timesteps: int) -> Checkpoint | None:
+    """Return a run's last checkpoint if it has this number of steps, else None.
 
     Raises:
         CheckpointError: the last checkpoint is damaged.
@@ -228,9 +228,7 @@ def finished_checkpoint(run: RunDirectory, config: RunOptions) -> Checkpoint | N
     if not run.checkpoints.has_any():
         return None
     last = run.checkpoints.load()
-    return (
-        last if CheckpointState.from_json(last.state).timesteps >= config.total_timesteps else None
-    )
+    return last if CheckpointState.from_json(last.state).timesteps >= total_timesteps else None
 
 
 def write_missing_accounting(run: RunDirectory, config: RunOptions, last: Checkpoint) -> None:

@@ -381,7 +381,7 @@ def _open_folder(
             f"`run_dir` '{config.run_dir}': leave it out"
         )
     if (steps := finished_steps(folder, config)) is not None:
-        raise finished_error(folder.path, steps, config)
+        raise finished_error(folder.path, steps, config.total_timesteps)
     folder.lock()
     return folder
 
@@ -413,7 +413,7 @@ def finished_steps(folder: RunDirectory, config: PoliciesConfig) -> int | None:
         run = RunDirectory.open(path)
         num_envs = run.config["config"]["num_envs"]
         total = -(-config.total_timesteps * num_envs // config.total_envs)  # rounded up
-        last = finished_checkpoint(run, dataclasses.replace(config, total_timesteps=total))
+        last = finished_checkpoint(run, total)
         if last is None:
             return None
         steps += last.state["timesteps"]
