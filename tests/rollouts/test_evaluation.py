@@ -154,6 +154,13 @@ def test_a_lengthy_evaluation_is_reported_every_five_seconds(monkeypatch):
     ]
 
 
+def test_episodes_of_usual_length_are_reported_at_the_same_times_after_the_time_limit(monkeypatch):
+    monkeypatch.setattr(evaluation, "time", Clock())
+    notes = []
+    play([[NEVER], [NEVER]], 2, timeout_s=20, usual_steps=50, on_note=notes.append)
+    assert [int(note.split(" and ")[1].split()[0]) for note in notes] == list(range(6, 50, 6))
+
+
 def test_a_cut_game_has_the_returns_of_agents_that_have_died():
     envs = make_vec(EnvSpec(Hiding, {"length": NEVER}), 4)
     network = actor_critic(envs)

@@ -102,8 +102,8 @@ def evaluate(
         now = time.monotonic()
         waited_s, last_step_s = waited_s + min(now - last_step_s, max_step_s), now
         is_over = timeout_s is not None and waited_s > timeout_s
-        if is_over or now - last_note_s > _NOTE_S:
-            last_note_s = now
+        is_note_due = now - last_note_s > _NOTE_S
+        if is_over or is_note_due:
             lengths = envs.running_episodes()
             longest = playing.longest(lengths)
             if is_over and longest > usual_steps:
@@ -112,10 +112,12 @@ def evaluate(
                 if not any(episode.is_cut for episode in playing.episodes):
                     playing.cut(lengths, returns, at_least=usual_steps + 1)
                 break
-            on_note(
-                f"evaluating: {len(playing.episodes):,} of {num_episodes:,} episodes, and "
-                f"{longest:,} steps in the longest of the others"
-            )
+            if is_note_due:
+                last_note_s = now
+                on_note(
+                    f"evaluating: {len(playing.episodes):,} of {num_episodes:,} episodes, and "
+                    f"{longest:,} steps in the longest of the others"
+                )
     episodes = sorted(playing.episodes)
     for episode in episodes:
         if not math.isfinite(episode.undiscounted_return):
