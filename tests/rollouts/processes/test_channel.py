@@ -51,6 +51,25 @@ def test_messages_and_nudges_come_in_order(ends):
     assert child.receive(block=True) == (second, {}, -1)
 
 
+def test_waiting_for_a_nudge_keeps_messages_and_notices_the_end(ends):
+    parent, child = ends
+    first, second = Failure(message="1"), Failure(message="2")
+    parent.send(first)
+    parent.nudge()
+    child.take_nudge()
+    child.take_nudge()
+    assert child.receive(block=False) == (first, {}, -1)
+    assert child.receive(block=False) is None
+    parent.send(first)
+    parent.send(second)
+    parent.close()
+    child.take_nudge()
+    child.take_nudge()
+    with pytest.raises(ChannelClosed):
+        child.take_nudge()
+    assert [child.receive(block=False).message for _ in range(2)] == [first, second]
+
+
 def test_arrays_and_files_travel_along(ends):
     parent, child = ends
     large = {"actions.0": np.arange(50_000).reshape(-1, 2), "actions.1": np.zeros(0, np.float32)}

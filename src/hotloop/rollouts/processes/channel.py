@@ -100,8 +100,9 @@ class Channel:
         Raises:
             ChannelClosed: The other end is closed.
         """
-        if self._kept:
-            return self._kept.popleft()
+        return self._kept.popleft() if self._kept else self._read(block=block)
+
+    def _read(self, *, block: bool) -> Packet | None:
         flags = socket.MSG_CMSG_CLOEXEC | (0 if block else socket.MSG_DONTWAIT)
         try:
             # `socket.recv_fds` ignores its flags.
@@ -132,7 +133,7 @@ class Channel:
         Raises:
             ChannelClosed: The other end is closed.
         """
-        packet = self.receive(block=False)
+        packet = self._read(block=False)
         if packet is not None and packet.message is not None:
             self._kept.append(packet)
 
