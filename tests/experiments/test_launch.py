@@ -67,6 +67,12 @@ def test_several_seeds_and_values(tmp_path, capfd):
         ({"lerning_rate": [1]}, {}, UnknownNameError, "did you mean 'learning_rate'"),
         ({"gamma": [0.9, 1]}, {"lerning_rate": 1}, UnknownNameError, "learning_rate"),
         ({"gamma": [0.9, 1]}, {"jobs": 0}, ConfigError, "`--jobs` must be positive, got 0"),
+        (
+            {"gamma": [0.9, 1]},
+            {"sampler_seed": -1},
+            ConfigError,
+            "must be from 0 to 2³¹ − 1, got -1",
+        ),
         ({"gamma": [0.9, 1]}, {"seeds": "2-1"}, ConfigError, "from the smaller number"),
         ({"gamma": "log:0.9,1"}, {}, ConfigError, "needs an end"),
         ({"gamma": [0.9, 0.9]}, {}, ConfigError, "has a value twice"),
@@ -81,9 +87,17 @@ def test_invalid_arguments_are_rejected_before_a_training(tmp_path, space, optio
     assert not (tmp_path / "one").exists()
 
 
-def test_several_policies_are_no_group(tmp_path):
-    with pytest.raises(ConfigError, match="`policies` can't be combined with several seeds"):
-        hotloop.train_many("ppo", "it", seeds=2, policies="a,b", jobs=1, run_dir=tmp_path / "it")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"policies": "a,b", "jobs": 1}, "`policies` can't be combined with several seeds"),
+        ({"jobs": 0}, "`--jobs` must be positive, got 0"),
+        ({"jobs": 0, "lanes": True}, "`--jobs` must be positive, got 0"),
+    ],
+)
+def test_invalid_groups_are_rejected_before_a_training(tmp_path, options, message):
+    with pytest.raises(ConfigError, match=message):
+        hotloop.train_many("ppo", "it", seeds=2, run_dir=tmp_path / "it", **options)
     assert not (tmp_path / "it").exists()
 
 

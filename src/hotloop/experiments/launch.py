@@ -272,7 +272,7 @@ def plan_group(
         for k in range(grid_size(space))
         for seed in seeds
     ]
-    num_jobs = min(jobs or default_jobs(config), len(configs))
+    num_jobs = min(default_jobs(config) if jobs is None else jobs, len(configs))
     num_lanes = 1
     if has_lanes:
         from hotloop.learner import choose_device
@@ -281,7 +281,7 @@ def plan_group(
         check_lanes(_find(algorithm), configs)
         if jobs is None and choose_device(config.device).type != "cpu":
             num_jobs = 1
-        num_lanes = math.ceil(len(configs) / num_jobs)
+        num_lanes = math.ceil(len(configs) / max(1, num_jobs))
     return Plan(
         algorithm=algorithm,
         config=plan_options(config),

@@ -74,6 +74,10 @@ class Plan:
             number = getattr(self, name)
             if number is not None and not number > 0:
                 raise ConfigError(f"`--{name}` must be positive, got {number:g}")
+        if not 0 <= self.sampler_seed < 2**31:  # NumPy's and Optuna's generators take no others
+            raise ConfigError(
+                f"`--sampler-seed` must be from 0 to 2³¹ − 1, got {self.sampler_seed}"
+            )
         if self.generations is not None and self.generations < 2:
             raise ConfigError(f"`--generations` must be 2 or more, got {self.generations}")
         if not self.seeds:
