@@ -85,12 +85,12 @@ def measure(
     start_s = time.perf_counter()
     envs = make(num_envs if spec.is_envpool else None)
     first_s = make_s = time.perf_counter() - start_s
-    if _IMPORT_S < first_s < _EXTENDED_S and isinstance(envs, SerialVectorEnv):
-        start_s = time.perf_counter()
-        make(None).close()
-        make_s = min(first_s, time.perf_counter() - start_s)
-    # Step the environment.
     try:
+        if _IMPORT_S < first_s < _EXTENDED_S and isinstance(envs, SerialVectorEnv):
+            start_s = time.perf_counter()
+            make(None).close()
+            make_s = min(first_s, time.perf_counter() - start_s)
+        # Step the environment.
         network = make_network(envs)
         policy = ActingPolicy(network, PolicySnapshot(0, network.initial_parameters(spec.seed)))
         row_times, busy_share, reset_share, reset_s = _measure_steps(
