@@ -407,6 +407,26 @@ def test_recorded_images_are_those_of_each_step(trained_run, monkeypatch):
     np.testing.assert_array_equal(images, [first + np.uint8(k) for k in range(4)])
 
 
+@pytest.mark.parametrize("source", ["info", "method", "observation"])
+def test_allowed_actions_are_recorded(tmp_path, source):
+    """`Forbidding` raises for the others."""
+    result = hotloop.train(
+        "ppo",
+        "tests.toy_envs:Forbidding",
+        env_kwargs={"source": source},
+        action_masks=True,
+        total_timesteps=8,
+        num_envs=2,
+        num_steps=4,
+        hidden_sizes=(4,),
+        execution="eager",
+        run_dir=tmp_path / "run",
+        progress=False,
+    )
+    recorded = recording.record_episodes(result.run_dir, "x-v0", episodes=2, is_sampled=True)
+    assert recorded["episodes"] == 2
+
+
 def test_a_data_set_that_appears_during_the_recording_is_kept(trained_run):
     def write(_):
         if not (datasets_path() / NAME).exists():

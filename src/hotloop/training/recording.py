@@ -14,6 +14,7 @@ import numpy as np
 
 from hotloop.base.importing import describe_exception
 from hotloop.envs import kept_global_generators, make_env
+from hotloop.envs.masks import MaskWriter
 from hotloop.envs.seeding import episode_seed
 from hotloop.errors import ConfigError, EnvironmentFailure, OutputError, requires_extra
 from hotloop.rollouts.evaluation import MAX_STEPS
@@ -141,12 +142,14 @@ def _play(
 ) -> dict[str, Any]:
     """Return the fields of one episode. `rng`: sample actions from it."""
     obs, info = env.reset(seed=seed)
-    memory = policy.new_memory()
-    is_masked = policy.network.action_spec.is_masked
+    memory, spec = policy.new_memory(), policy.network.action_spec
+    masks, mask = MaskWriter(spec) if spec.is_masked else None, None
     observations, steps = [deepcopy(obs)], []  # the environment may reuse its arrays
     is_running = True
     while is_running:
-        mask = info.get("action_mask") if is_masked else None
+        if masks is not None:
+            mask = np.empty(masks.size, np.bool_)
+            masks.write_from(env, obs, info, mask)
         action = policy.act(obs, memory, action_mask=mask, deterministic=rng is None, rng=rng)
         obs, reward, terminated, truncated, info = env.step(action)
         truncated |= len(steps) + 1 == max_steps and not terminated
