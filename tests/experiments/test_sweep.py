@@ -5,13 +5,14 @@ import os
 import signal
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from hotloop.cli import main
 from hotloop.errors import install_command
 from hotloop.experiments import Results
-from hotloop.experiments.pool import PoolProcess
+from hotloop.experiments.pool import PoolExecutor, PoolProcess
 
 TINY = ["--env-id", "CartPole-v1", "--total-timesteps", "256", "--execution", "eager"]
 TINY += ["--num-steps", "16", "--num-envs", "4", "--hidden-sizes", "8", "--checkpoint-interval"]
@@ -359,3 +360,26 @@ def test_spaces_in_a_file(path, tmp_path):
     places = ["--space", str(file), "--file", str(path)]
     assert main(["sweep", "ppo", *options, *places, "--sampler", "grid"]) == 0
     assert [params["hidden_sizes"] for params in table(path)[0].values()] == [[8, 8], [4]] * 2
+
+
+def test_a_run_that_ends_just_before_an_interrupt_is_stored():
+    spec, events = SimpleNamespace(key=(1, 1, "tune")), []
+    process = SimpleNamespace(
+        work=[spec],
+        pid=1,
+        trained_lanes=set(),
+        interrupt=lambda: events.append("interrupted"),
+        exit_code=lambda: events.append("ended"),
+    )
+    received = iter([[{"done": [["done", 1.5, "", 2.0]]}], None])
+
+    def wait(timeout_s):
+        messages = next(received)
+        if messages is None:
+            pool.processes.remove(process)
+        return [(process, messages)]
+
+    pool, executor = SimpleNamespace(processes=[process], wait=wait), PoolExecutor(1, 1)
+    executor._pool, executor._runner = pool, SimpleNamespace(finish=events.append)
+    executor._interrupt_all()
+    assert events == ["interrupted", [(spec, ("done", 1.5, "", 2.0))], "ended"]

@@ -352,3 +352,5 @@ class PoolExecutor:
             for process, messages in self._pool.wait(_POLL_S):
                 if messages is None:
                     process.exit_code()
+                else:  # a training may have ended just before
+                    self._handle_messages(process, messages)
