@@ -1,6 +1,7 @@
 """Runs that start from another run's policy, or continue it in a new directory."""
 
 import json
+import shutil
 
 import gymnasium
 import numpy as np
@@ -99,6 +100,13 @@ def test_a_copy_whose_environment_does_not_fit_is_removed(source, tmp_path, monk
             train(tmp_path / "copy", resume_from=source, seed=5, total_timesteps=48)
     assert not (tmp_path / "copy").exists()
     train(tmp_path / "copy", resume_from=source, seed=5, total_timesteps=48)
+
+
+def test_a_run_whose_metrics_were_moved_away_is_copied(source, tmp_path):
+    shutil.copytree(source, tmp_path / "moved", symlinks=True)
+    (tmp_path / "moved" / "metrics.jsonl").unlink()
+    copy = train(tmp_path / "copy", resume_from=tmp_path / "moved", seed=5, total_timesteps=48)
+    assert [line["timesteps"] for line in RunDirectory.open(copy).metrics()] == [48]
 
 
 def test_a_copy_names_its_new_number_of_steps(source, tmp_path):

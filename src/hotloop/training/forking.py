@@ -31,14 +31,13 @@ def copy_last(run_dir: Path, target: Path, *, checkpoint: str = "last") -> None:
     # A previous copy has no links, and only the needed checkpoints.
     names = {path.resolve().name for path in links or checkpoints.iterdir()}
     (target / "checkpoints").mkdir(parents=True)
-    for name in ("config.json", "metrics.jsonl"):
-        shutil.copy2(run_dir / name, target / name)
     for name in names:
         shutil.copytree(checkpoints / name, target / "checkpoints" / name)
     if (run_dir / POOL).is_dir():  # after the checkpoints, whose snapshots are then complete
         shutil.copytree(run_dir / POOL, target / POOL, ignore=shutil.ignore_patterns(".*"))
-    with contextlib.suppress(FileNotFoundError):
-        shutil.copy2(run_dir / SELF_PLAY_FILE, target / SELF_PLAY_FILE)
+    for name in ("config.json", "metrics.jsonl", SELF_PLAY_FILE):
+        with contextlib.suppress(FileNotFoundError):  # the user may have moved damaged metrics away
+            shutil.copy2(run_dir / name, target / name)
 
 
 def fork(source: Path, target: Path, config: RunOptions, *, checkpoint: str = "last") -> None:
