@@ -128,9 +128,13 @@ def test_unwritable_paths_are_reported(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="a parent is not a directory"):
         option_files.save(str(tmp_path / "file" / "a.toml"), sac.Config(), "sac")
-    config = sac.Config(env_kwargs={"render_mode": None})
-    with pytest.raises(ConfigError, match="`env_kwargs` has a null, which TOML lacks"):
-        option_files.save(str(tmp_path / "a.toml"), config, "sac")
+    own = {"red": {"max_grad_norm": None}, "blue": {}}
+    for config in (
+        sac.Config(env_kwargs={"render_mode": None}),
+        sac.Config(policies="red,blue", policy_options=own),
+    ):
+        with pytest.raises(ConfigError, match="`env_kwargs` holds a null, which TOML lacks"):
+            option_files.save(str(tmp_path / "a.toml"), config, "sac")
     assert sorted(os.listdir(tmp_path)) == ["file"]
 
 

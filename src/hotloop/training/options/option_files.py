@@ -189,8 +189,8 @@ def write(path: str, options: Mapping[str, Any], algorithm: str) -> None:
         text = tomli_w.dumps({"algorithm": algorithm, **values})
     except TypeError as error:
         raise ConfigError(
-            f"TOML can't express this configuration: `env_kwargs` has a null, which TOML lacks. "
-            f"Remove it to write {path}"
+            f"TOML can't express this configuration: an option such as `env_kwargs` holds a null, "
+            f"which TOML lacks. Remove it to write {path}"
         ) from error
     with atomic_write(Path(path)) as temporary:
         temporary.write_text(text, encoding="utf-8")
