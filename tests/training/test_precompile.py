@@ -10,6 +10,7 @@ OFF_POLICY = {"batch_size": 8, "learning_starts": 20, "hidden_sizes": (4,)}
 TRAININGS = {
     "ppo": (ppo, {"num_envs": 2, "num_steps": 8, "hidden_sizes": (4,)}, 1),
     "dqn": (dqn, OFF_POLICY, 1),
+    "dqn with rare updates": (dqn, {**OFF_POLICY, "update_to_data": 1 / 128}, 1),
     "sac": (sac, {**OFF_POLICY, "env_id": "Pendulum-v1"}, 2),
     "td3": (td3, {**OFF_POLICY, "env_id": "Pendulum-v1"}, 2),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import tempfile
 from typing import TYPE_CHECKING
 
@@ -35,7 +36,8 @@ def precompile(algorithm: Algorithm[AnyConfig], config: AnyConfig) -> str:
         if isinstance(config, ReplayOptions):
             start = min(config.learning_starts, config.batch_size)
             steps = max(start, config.batch_size)
-            steps += _NUM_ROUNDS * config.train_frequency * config.total_envs
+            round_steps = config.train_frequency * config.total_envs
+            steps += math.ceil(_NUM_ROUNDS * max(round_steps, 1 / config.update_to_data))
             changes |= {"learning_starts": start, "total_timesteps": steps}
         else:
             changes["total_timesteps"] = 1  # one batch
