@@ -77,6 +77,18 @@ def test_rewinding_removes_later_checkpoints(tmp_path):
             assert checkpoints.load("best").state["timesteps"] == 1
 
 
+def test_checkpoints_of_huge_runs_are_in_the_order_of_their_steps(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    numbers = [10**12 - 2, 10**12 - 1, 10**12]
+    for step in numbers:
+        checkpoints.save(checkpoint(step), keep=1)
+    assert checkpoints.names() == ["last", *[f"step-{step}" for step in numbers[1:]]]
+    (tmp_path / "last").unlink()
+    assert checkpoints.load().state["timesteps"] == numbers[2]
+    checkpoints.remove_later(checkpoint(numbers[1]))
+    assert checkpoints.names() == [f"step-{numbers[1]}"]
+
+
 def test_a_linked_checkpoint_is_never_rewritten(tmp_path, monkeypatch):
     checkpoints = Checkpoints(tmp_path)
     folder = checkpoints.save(checkpoint(1, value=1.0))

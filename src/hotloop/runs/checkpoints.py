@@ -147,9 +147,10 @@ class Checkpoints:
         """Return the valid names for `load`: links first, then all checkpoints by step."""
         if not self.path.is_dir():
             return []
-        present = [path for path in sorted(self.path.iterdir()) if path.name[0] != "."]
+        present = [path for path in self.path.iterdir() if path.name[0] != "."]
         usable = [path for path in present if (path / "state.json").is_file()]
-        return [path.name for path in sorted(usable, key=lambda path: not path.is_symlink())]
+        links = {path.name for path in usable if path.is_symlink()}
+        return [*sorted(links), *sorted({path.name for path in usable} - links, key=_step_order)]
 
     def check_version(self, name: str = "last") -> None:
         """Check the version of a checkpoint. Ignore a missing or damaged checkpoint.
@@ -242,8 +243,9 @@ class Checkpoints:
 
     def remove_later(self, checkpoint: Checkpoint) -> None:
         """Remove the checkpoints after this one."""
-        for path in self.path.glob("step-*"):
-            if path.name > _folder(checkpoint.state["timesteps"]):
+        last = _step_order(_folder(checkpoint.state["timesteps"]))
+        for path in self._steps():
+            if _step_order(path.name) > last:
                 self._remove(path)
 
     def remove(self, name: str) -> None:
@@ -299,12 +301,13 @@ class Checkpoints:
                 )
             path = self.path / target
         if name == "last" and not path.exists():  # killed before the first link was created
-            path = max(self._steps(), default=path)
+            path = (self._steps() or [path])[-1]
         return path
 
     def _steps(self) -> list[Path]:
         """Return the directories of all checkpoints by step."""
-        return sorted(path for path in self.path.glob("step-*") if _STEP.fullmatch(path.name))
+        names = (path.name for path in self.path.glob("step-*") if _STEP.fullmatch(path.name))
+        return [self.path / name for name in sorted(names, key=_step_order)]
 
     def _load(self, name: str, files: Sequence[str]) -> tuple[Checkpoint, _State, dict[str, bytes]]:
         """Return a checkpoint, and its header and contents by file."""
@@ -480,6 +483,11 @@ def _digest(content: bytes) -> str:
 
 def _folder(timesteps: int) -> str:
     return f"step-{timesteps:012}"
+
+
+def _step_order(name: str) -> tuple[int, str]:
+    """Return a key that sorts checkpoints by step, also those of 10¹² steps and more."""
+    return len(name), name
 
 
 def _safetensors() -> Any:
