@@ -329,15 +329,13 @@ class Population:
         """Train a member up to a number of steps, unless it has them."""
         config, folder = self._member_config(member, options, total), self._member_dir(member)
         resume_from = None
-        if (folder / "config.json").exists():
-            run = RunDirectory.open(folder)
-            if not (folder / POLICIES).exists() or not self._has_checkpoints(member):
-                shutil.rmtree(folder)  # killed in its first generation
-            else:
-                if finished_steps(run, config) is not None:
-                    return
-                self._store_options(member, config)
-                resume_from = folder
+        if not self._has_checkpoints(member):
+            shutil.rmtree(folder, ignore_errors=True)  # killed in its first generation
+        elif finished_steps(RunDirectory.open(folder), config) is not None:
+            return
+        else:
+            self._store_options(member, config)
+            resume_from = folder
         train_policies(
             self._algorithm, config, env=self._env, on_report=on_report, resume_from=resume_from
         )
