@@ -12,6 +12,7 @@ import pytest
 import hotloop.cli
 from hotloop.cli import COMMANDS, main
 from hotloop.cli.bandit import COMMANDS as BANDITS
+from hotloop.cli.command_parser import CommandParser
 from tests.hub_server import TOKEN, hub_server
 from tests.reports.test_sweep_report import write as write_sweep
 
@@ -195,3 +196,10 @@ def test_exit_codes_and_errors_of_one_line(code, command, place, capsys):
     assert err.count("\n") == bool(code)
     assert err.startswith("hotloop: ") or not code
     assert f"\n| {code} | " in PAGE
+
+
+@pytest.mark.parametrize("number", ["-1e3", "-.5", "-1/8"])
+def test_a_negative_number_is_a_value(number):
+    parser = CommandParser(prog="hotloop resume")
+    parser.add_argument("--stop-at-return")
+    assert parser.parse_args(["--stop-at-return", number]).stop_at_return == number

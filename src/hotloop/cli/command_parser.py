@@ -14,6 +14,11 @@ from hotloop.errors import ConfigError, shortened
 class CommandParser(argparse.ArgumentParser):
     """An `argparse.ArgumentParser` that raises `ConfigError` instead of printing and exiting."""
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        # By default argparse takes -1e3 and -1/8 for options, not for negative numbers.
+        self._negative_number_matcher = re.compile(r"-\.?\d")
+
     def error(self, message: str) -> NoReturn:
         """See `argparse.ArgumentParser.error`."""
         message = re.sub(r"^argument (-[^:/]*): (?=must )", r"`\1` ", message)

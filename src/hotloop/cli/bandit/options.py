@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import textwrap
 from collections.abc import Sequence
 from typing import Any
@@ -24,8 +23,6 @@ def new_parser(name: str, description: str) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,  # so that a misspelled name raises an error with the nearest one
     )
-    # By default argparse does not treat -1e-3 and -1/8 as negative numbers.
-    parser._negative_number_matcher = re.compile(r"-\.?\d")
     parser.epilog = "Values are numbers such as 0.1, 1/128 or 2**-7, or none, true, false."
     return parser
 
