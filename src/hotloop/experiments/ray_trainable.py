@@ -25,7 +25,7 @@ class TrialSettings:
 
     Attributes:
         algorithm: name of the algorithm on the command line.
-        metric: a key of `worker.METRICS`.
+        metric: a key of `plan.METRICS`.
         runs_per_update: number of runs that share a compiled update.
         directory: parent directory of the runs.
         sys_path: `sys.path` of the sweep's process.

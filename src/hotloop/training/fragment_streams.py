@@ -122,7 +122,7 @@ class LaggedFragments(FreshFragments):
 
     def reevaluate(self, *args: Any) -> Sequence[PolicyReevaluation]:
         """See `FreshFragments`."""
-        with span("look_again"):
+        with span("reevaluate"):
             return reevaluate(*args)
 
     def weights(self, fragments: Sequence[Fragment]) -> Sequence[Array]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import typing
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
@@ -119,8 +120,6 @@ def hyper_names(algorithm: Algorithm[AnyConfig], config: AnyConfig) -> tuple[str
     """Return the options in which lanes may differ: fields of `Hyper`, or `batch_options`."""
     kind: Any = algorithm.hyper
     if not isinstance(kind, type):
-        import typing
-
         kind = typing.get_type_hints(kind).get("return")
     names = (*getattr(kind, "_fields", ()), *algorithm.batch_options)
     return tuple(name for name in names if hasattr(config, name))

@@ -1,4 +1,4 @@
 """Worker processes that step environments and act in them.
 
-`pool` starts and replaces them, `rollout` collects fragments, `worker` is their program.
+`supervisor` starts and replaces them, `transport` moves their rows, `worker` is their program.
 """
