@@ -68,6 +68,20 @@ def test_json(path, capsys):
     assert content["page"].endswith("report.html")
 
 
+def test_importances_leave_out_trials_without_a_score(tmp_path, capsys):
+    """In a group of trainings, a run is done even if no episode ended."""
+    trials = [{"learning_rate": rate} for rate in (0.1, 0.03, 0.01, 0.003, 0.001)]
+    path = write(tmp_path / "sweep.sqlite", *trials, space={"learning_rate": "log:1e-4,1,9"})
+    results = Results(path)
+    for seed in (1, 2, 3):
+        results.finish(finished(5, seed)._replace(score=None))
+    results.close()
+    assert main(["sweep", "report", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "best: trial 4, " in out
+    assert "importance: learning_rate 100%" in out
+
+
 def test_a_report_needs_no_torch(path):
     code = (
         "import sys\n"

@@ -157,7 +157,8 @@ def importances(space: Space, status: SweepStatus) -> dict[str, float] | None:
         sampler = SearchSampler("tpe", space, 0)
     except MissingExtraError:
         return None
-    finished_trials = [x for x in status.trials if status.state(x.number) == "done"]
+    scored = [x for x in status.trials if status.score(x.number) is not None]
+    finished_trials = [x for x in scored if status.state(x.number) == "done"]
     optuna, study = sampler._optuna, sampler._study(0, finished_trials, status)
     if len(finished_trials) < 4 or len({trial.value for trial in study.trials}) < 2:
         return None
