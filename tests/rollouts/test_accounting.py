@@ -1,11 +1,27 @@
-"""The times of a worker, from its timing tree."""
+"""The times of workers, from the recordings of their processes."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 
-from hotloop.rollouts.accounting import time_shares
+from hotloop import timing
+from hotloop.rollouts.accounting import recordings_of_this_run, time_shares
 from hotloop.timing import Node
+
+
+def test_workers_of_an_earlier_part_of_a_run_are_left_out(tmp_path, monkeypatch):
+    this = timing.current()
+    boots = (this.boot_id, -1), (this.boot_id, 0), ("before a reboot", 10**15)
+    recordings = [
+        SimpleNamespace(boot_id=boot, start_ns=this.start_ns + later_ns) for boot, later_ns in boots
+    ]
+    monkeypatch.setattr(timing, "read_directory", lambda _: (recordings, []))
+    assert recordings_of_this_run(str(tmp_path)) == [recordings[1]]
+
+
+def test_a_run_without_a_directory_of_recordings_has_none(tmp_path):
+    assert recordings_of_this_run(str(tmp_path / "missing")) == []
 
 
 def add_spans(parent, name, durations_ns):

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hotloop.timing import Node
+from hotloop import timing
+from hotloop.timing import Node, Recording
 from hotloop.timing.policy_shares import has_policy
 
 # Spans of a worker's activities.
@@ -94,6 +95,19 @@ class Accounting:
             "policy_age_max": self.policy_age[1],
             "workers": [worker.to_json() for worker in self.workers],
         }
+
+
+def recordings_of_this_run(directory: str) -> list[Recording]:
+    """Return the recordings in a directory that began after this process's recording.
+
+    The directory of a resumed run also has those of earlier workers, perhaps from before a reboot.
+    """
+    try:
+        recordings, _ = timing.read_directory(directory)
+    except timing.RecordingError:  # the directory can't be created
+        return []
+    this = timing.current()
+    return [x for x in recordings if x.boot_id == this.boot_id and x.start_ns >= this.start_ns]
 
 
 def time_shares(tree: Node) -> dict[str, float]:

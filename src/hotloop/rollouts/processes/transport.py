@@ -11,11 +11,10 @@ import contextlib
 import os
 import pickle
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from hotloop import timing
 from hotloop.policies import ActingPolicy, EpisodeNoise, PolicySnapshot
+from hotloop.rollouts.accounting import recordings_of_this_run
 from hotloop.rollouts.env_calls import EnvCall, pickle_call
 from hotloop.rollouts.failures import traceback_cause, worker_error
 from hotloop.rollouts.fleet import FleetRollout, WorkerRows
@@ -216,9 +215,8 @@ class ProcessTransport:
         self._supervisor.poll(0.0 if is_reached else _POLL_S)
 
     def recordings(self) -> Sequence[Recording]:
-        """Return the recordings of this process's children."""
-        recordings, _ = timing.read_directory(Path(self._supervisor.greeting.timing_dir))
-        return [x for x in recordings if x.parent_pid == os.getpid()]
+        """See `Transport.recordings`."""
+        return recordings_of_this_run(self._supervisor.greeting.timing_dir)
 
     def node(self, worker: int) -> str:
         """Return an empty string: all workers run on this machine."""

@@ -7,12 +7,11 @@ import math
 import time
 import warnings
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hotloop import timing
 from hotloop.errors import HotloopError
 from hotloop.policies import ActingPolicy, PolicySnapshot
+from hotloop.rollouts.accounting import recordings_of_this_run
 from hotloop.rollouts.collector import Slot
 from hotloop.rollouts.env_calls import EnvCall, pickle_call
 from hotloop.rollouts.failures import compare_spaces
@@ -234,7 +233,7 @@ class ActorTransport:
         if not self._envs.timing_dir:
             return ()
         self._watches.fetch()
-        return timing.read_directory(Path(self._envs.timing_dir))[0]
+        return recordings_of_this_run(self._envs.timing_dir)
 
     def node(self, worker: int) -> str:
         """Return the last node of an actor, empty before its first part."""
