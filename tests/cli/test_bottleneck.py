@@ -1,11 +1,14 @@
 """Bottlenecks of runs, with the options that would help."""
 
+from types import SimpleNamespace
+
 import pytest
 
+from hotloop import timing
 from hotloop.algorithms import find
 from hotloop.base.crowding import Crowding
 from hotloop.cli import main
-from hotloop.reports.bottleneck import _overlap_options, describe_bottleneck
+from hotloop.reports.bottleneck import _overlap_options, describe_bottleneck, last_processes
 from hotloop.runs import RunDirectory
 from hotloop.training.options import to_json
 from tests.rollouts.planning.test_bottleneck import learner, tree
@@ -53,6 +56,18 @@ def test_options_that_overlap_are_valid_and_not_set(
     assert sentence.endswith("in parallel" if options else "of their time")
     for option in options:
         assert f"`{option}`" in sentence
+
+
+def test_a_run_that_was_resumed_after_a_reboot_has_the_processes_since(tmp_path, monkeypatch):
+    """The times of recordings begin anew with each boot, and these have later dates."""
+    places = [("before", 900, 0), ("now", 10, 10_000), ("now", 500, 10_000)]
+    recordings = [
+        SimpleNamespace(component=component, boot_id=boot, start_ns=start_ns, wall_offset_ns=offset)
+        for boot, start_ns, offset in places
+        for component in ("learner", "worker-0")
+    ]
+    monkeypatch.setattr(timing, "read_directory", lambda _: (recordings, []))
+    assert last_processes(tmp_path) == (recordings[4], [recordings[5]])
 
 
 def test_a_run_and_its_report_name_the_bottleneck(tmp_path, capsys):

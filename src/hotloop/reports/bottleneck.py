@@ -24,17 +24,19 @@ _OVERLAPPING: dict[str, dict[str, Any]] = {
 
 def last_processes(run_dir: Path) -> tuple[Recording | None, list[Recording]]:
     """Return the recordings of a run's last learner, and of its workers and inference processes."""
+    from hotloop.runs.progress import last_learner
+
     recordings, _ = timing.read_directory(run_dir / "timing")
-    learners = [recording for recording in recordings if recording.component == "learner"]
-    if not learners:
+    last = last_learner(recordings)
+    if last is None:
         return None, []
-    last = max(learners, key=lambda recording: recording.start_ns)
     # Select by start time, since Ray actors are no children of the learner. Processes of an earlier
-    # part of a resumed run have started before it.
+    # part of a resumed run have started before it, perhaps before a reboot.
     return last, [
         recording
         for recording in recordings
         if recording.component.startswith(("worker-", "inference-"))
+        and recording.boot_id == last.boot_id
         and recording.start_ns >= last.start_ns
     ]
 

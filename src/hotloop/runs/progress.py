@@ -7,7 +7,7 @@ import math
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +16,7 @@ import numpy as np
 
 from hotloop import timing
 from hotloop.policies import TrainedPolicy
-from hotloop.timing import Node
+from hotloop.timing import Node, Recording
 from hotloop.types import Episode
 
 
@@ -252,6 +252,15 @@ class RunProgress:
         self.send(self.describe(self._timesteps, {}, activity=activity))
 
 
+def last_learner(recordings: Iterable[Recording]) -> Recording | None:
+    """Return the recording of a run's last learner, None if there is none.
+
+    A resumed run has one for each of its processes, and `start_ns` begins anew with each boot.
+    """
+    learners = [recording for recording in recordings if recording.component == "learner"]
+    return max(learners, key=lambda x: x.start_ns + x.wall_offset_ns, default=None)
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
     """The result of a training.
@@ -289,16 +298,15 @@ class RunResult:
             RecordingError: the recording does not exist.
         """
         recordings, problems = timing.read_directory(self.run_dir / "timing")
-        learners = [x for x in recordings if x.component == "learner"]
-        if not learners:
+        learner = last_learner(recordings)
+        if learner is None:
             raise timing.RecordingError(
                 str(problems[0])
                 if problems
                 else f"expected a recording in {self.run_dir / 'timing'}, got none: keep the files "
                 "that a training writes there"
             )
-        # A resumed run has one recording per process. Take the latest.
-        return max(learners, key=lambda x: x.start_ns + x.wall_offset_ns).tree()
+        return learner.tree()
 
     def _repr_html_(self) -> str:
         """Return the run as HTML for notebooks."""

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from hotloop import timing
 from hotloop.errors import RunDirectoryError
 from hotloop.runs.directory import RunDirectory
+from hotloop.runs.progress import last_learner
 from hotloop.runs.run_status import read_status
 
 Status = Literal["finished", "running", "stopped", "killed", "unknown"]
@@ -162,11 +163,9 @@ def _unfinished_status(path: Path) -> Status:
         recordings, _ = timing.read_directory(path / "timing")
     except (OSError, ValueError):  # the directory does not exist
         return "unknown"
-    learners = [recording for recording in recordings if recording.component == "learner"]
-    if not learners:
+    last = last_learner(recordings)
+    if last is None:
         return "unknown"
-    # A resumed run has one recording per process. Take the latest.
-    last = max(learners, key=lambda recording: recording.start_ns + recording.wall_offset_ns)
     return "stopped" if last.state == "complete" else last.state
 
 
