@@ -195,3 +195,8 @@ def test_command_prints_the_message(args, message, capsys, tmp_path, monkeypatch
     assert message in error
     assert error.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_rare_updates_limit_no_fragments():
+    config = find("dqn").config(workers=2, num_envs=2, schedule="async", update_to_data=5e-324)
+    assert config.max_steps_ahead == 2**63

@@ -221,7 +221,7 @@ class _Check:
 
     def _parameters(self, run: RunDirectory, position: int) -> dict[str, Array]:
         """Return the acting network's parameters of the first or the last checkpoint."""
-        names = sorted(name for name in run.checkpoints.names() if name.startswith("step-"))
+        names = [name for name in run.checkpoints.names() if name.startswith("step-")]
         return dict(run.load_policy(names[position])[1].params)
 
     def _learned_arrays(self, name: str) -> dict[str, Array]:

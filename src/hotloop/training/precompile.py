@@ -37,7 +37,8 @@ def precompile(algorithm: Algorithm[AnyConfig], config: AnyConfig) -> str:
             start = min(config.learning_starts, config.batch_size)
             steps = max(start, config.batch_size)
             round_steps = config.train_frequency * config.total_envs
-            steps += math.ceil(_NUM_ROUNDS * max(round_steps, 1 / config.update_to_data))
+            update_steps = min(1 / config.update_to_data, config.total_timesteps)
+            steps += math.ceil(_NUM_ROUNDS * max(round_steps, update_steps))
             changes |= {"learning_starts": start, "total_timesteps": steps}
         else:
             changes["total_timesteps"] = 1  # one batch

@@ -454,7 +454,7 @@ class ReplayOptions(PolicyOptions, RunOptions):
     def max_steps_ahead(self) -> int:
         """Return the steps that environments may be ahead of the learner with `schedule` async, so
         that learning from them does not exceed `max_policy_age`."""
-        return int(self.max_policy_age / (self.total_envs * self.update_to_data))
+        return int(min(self.max_policy_age / (self.total_envs * self.update_to_data), 2**63))
 
     def random_steps(self) -> int:
         """Return the number of steps of each environment before learning begins."""
