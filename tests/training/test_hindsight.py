@@ -177,7 +177,7 @@ def test_restored_transitions_have_their_goals(tmp_path, is_saved):
 
 def test_the_environment_that_judges_goals_is_closed(monkeypatch):
     closed = []
-    monkeypatch.setattr(ReachAndEnd, "close", closed.append)
+    monkeypatch.setattr(ReachAndEnd, "close", lambda env: closed.append(env))
     replay, _ = make_replay()
     before = len(closed)
     replay.close()

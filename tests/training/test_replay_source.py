@@ -104,7 +104,8 @@ def test_source_needs_three_methods(tmp_path, monkeypatch):
 def test_source_is_closed_after_an_error(tmp_path, monkeypatch):
     def fail(report):
         assert not closed
-        raise KeyError("report")
+        if report.timesteps:
+            raise KeyError("report")
 
     closed = []
     monkeypatch.setattr(FixedBatch, "close", lambda source: closed.append(source.num_stored))
