@@ -24,7 +24,7 @@ _OVERLAPPING: dict[str, dict[str, Any]] = {
 
 def last_processes(run_dir: Path) -> tuple[Recording | None, list[Recording]]:
     """Return the recordings of a run's last learner, and of its workers and inference processes."""
-    from hotloop.runs.progress import last_learner
+    from hotloop.runs.run_status import last_learner
 
     recordings, _ = timing.read_directory(run_dir / "timing")
     last = last_learner(recordings)

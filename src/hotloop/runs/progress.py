@@ -7,7 +7,7 @@ import math
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +16,8 @@ import numpy as np
 
 from hotloop import timing
 from hotloop.policies import TrainedPolicy
-from hotloop.timing import Node, Recording
+from hotloop.runs.run_status import last_learner
+from hotloop.timing import Node
 from hotloop.types import Episode
 
 
@@ -250,15 +251,6 @@ class RunProgress:
     def announce(self, activity: str) -> None:
         """Send a report with an activity that delays the training."""
         self.send(self.describe(self._timesteps, {}, activity=activity))
-
-
-def last_learner(recordings: Iterable[Recording]) -> Recording | None:
-    """Return the recording of a run's last learner, None if there is none.
-
-    A resumed run has one for each of its processes, and `start_ns` begins anew with each boot.
-    """
-    learners = [recording for recording in recordings if recording.component == "learner"]
-    return max(learners, key=lambda x: x.start_ns + x.wall_offset_ns, default=None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,11 +1,13 @@
-"""`status.json` of a run: how its last process ended, and why."""
+"""The last process of a run: its recording, and `status.json`, how it ended and why."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from hotloop.base import documents
+from hotloop.timing import Recording
 
 STATUS_FILE = "status.json"
 
@@ -31,3 +33,12 @@ def read_status(path: Path) -> RunStatus | None:
         return documents.record(RunStatus, documents.read(path / STATUS_FILE))
     except (OSError, ValueError):
         return None
+
+
+def last_learner(recordings: Iterable[Recording]) -> Recording | None:
+    """Return the recording of a run's last learner, None if there is none.
+
+    A resumed run has one for each of its processes, and `start_ns` begins anew with each boot.
+    """
+    learners = [recording for recording in recordings if recording.component == "learner"]
+    return max(learners, key=lambda x: x.start_ns + x.wall_offset_ns, default=None)

@@ -15,8 +15,7 @@ from typing import Any, Literal
 from hotloop import timing
 from hotloop.errors import RunDirectoryError
 from hotloop.runs.directory import RunDirectory
-from hotloop.runs.progress import last_learner
-from hotloop.runs.run_status import read_status
+from hotloop.runs.run_status import last_learner, read_status
 
 Status = Literal["finished", "running", "stopped", "killed", "unknown"]
 
