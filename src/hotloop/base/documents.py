@@ -12,7 +12,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from hotloop.base.files import read_regular
+from hotloop.base.files import LARGE_BYTES, check_memory, read_regular
 
 Record = TypeVar("Record")
 
@@ -80,6 +80,19 @@ def parse(text: str | bytes) -> Any:
         return json.loads(text)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
+
+
+def parse_large(text: bytes, path: Path) -> Any:
+    """Return the value of a JSON text from a file, if its objects fit into the free memory.
+
+    Raises:
+        OSError: They do not fit.
+        ValueError: The text is not JSON, or is nested too deeply.
+    """
+    # Empty objects and lists take the most memory for their text, at least 56 bytes for two.
+    num_containers = text.count(b"{") + text.count(b"[") if len(text) > LARGE_BYTES // 64 else 0
+    check_memory(8 * len(text) + 56 * num_containers, path)
+    return parse(text)
 
 
 def read(path: Path) -> Any:

@@ -16,7 +16,8 @@ from hotloop.base import memory
 from hotloop.errors import HotloopError, OutputError
 
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_LARGE_BYTES = 2**24  # smaller files are read without a check of the free memory
+LARGE_BYTES = 2**24
+"""Size from which files are read only if they fit into the free memory."""
 
 
 @contextlib.contextmanager
@@ -145,7 +146,7 @@ def check_memory(size_bytes: int, path: Path) -> None:
     Raises:
         OSError: it does not fit.
     """
-    if size_bytes > _LARGE_BYTES:
+    if size_bytes > LARGE_BYTES:
         free = memory.available_memory()
         if free is not None and size_bytes > free:
             raise OSError(errno.EFBIG, "it is larger than the free memory", str(path))

@@ -113,7 +113,7 @@ def load(path: str | os.PathLike[str]) -> Session:
     try:
         with open_regular(path) as file:
             arrays = _read_arrays(file, path)
-        document = documents.parse(arrays["session"].tobytes())
+        document = documents.parse_large(arrays["session"].tobytes(), path)
         if document["version"] > VERSION:
             raise ProfileError(
                 f"expected a session of version {VERSION} or older in {path}, got "

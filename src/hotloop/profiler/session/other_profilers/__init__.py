@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hotloop.base import documents
-from hotloop.base.files import check_memory, read_regular
+from hotloop.base.files import LARGE_BYTES, check_memory, read_regular
 from hotloop.errors import ProfileError
 from hotloop.profiler.session import Session
 from hotloop.profiler.session.other_profilers import (
@@ -34,6 +34,7 @@ _EXPECTED = (
     "torch.profiler or another Chrome trace"
 )
 _MAX_UNPACKED_BYTES = 2**31
+_MAX_COMPRESSION = 250  # of recordings, whose stacks repeat; zlib packs equal bytes 1,000 to 1
 
 
 # JSON formats, by a key that only they have.
@@ -73,8 +74,7 @@ def _read_content(content: bytes, path: Path) -> tuple[str, OtherProfile]:
     """Return the name of the format, and the profile."""
     start = content[:512].lstrip()
     if start[:1] in (b"{", b"[") and not function_totals.matches(content):
-        check_memory(8 * len(content), path)  # of Python objects
-        document = documents.parse(content)
+        document = documents.parse_large(content, path)
         if isinstance(document, list):
             return "a Chrome trace", chrome_trace.read({"traceEvents": document})
         for key, (name, reader) in _JSON_READERS.items():
@@ -101,7 +101,9 @@ def _unpacked(content: bytes, path: Path) -> bytes:
     """Return the content, unpacked if it is in gzip's format."""
     if content[:2] != b"\x1f\x8b":
         return content
-    unpacked = zlib.decompressobj(wbits=31).decompress(content, _MAX_UNPACKED_BYTES)
-    if len(unpacked) == _MAX_UNPACKED_BYTES:
-        raise ValueError(f"it unpacks to more than {_MAX_UNPACKED_BYTES:,} bytes")
+    limit = min(_MAX_UNPACKED_BYTES, max(LARGE_BYTES, _MAX_COMPRESSION * len(content)))
+    unpacked = zlib.decompressobj(wbits=31).decompress(content, limit)
+    if len(unpacked) == limit:
+        raise ValueError(f"its {len(content):,} bytes unpack to {limit:,} or more")
+    check_memory(8 * len(unpacked), path)
     return unpacked

@@ -21,7 +21,9 @@ from hotloop.profiler.session.other_profilers.stacks import (
     OtherProfile,
     SpanEvent,
     StackSample,
+    without_middle,
 )
+from hotloop.timing._format import MAX_DEPTH
 
 _INTERVAL_NS = 1_000_000
 # Torch: `train.py(12): step`. Other tracers: `step (train.py:12)`.
@@ -71,7 +73,7 @@ def read(document: dict[str, Any]) -> OtherProfile:
     spans: list[SpanEvent] = []
     return OtherProfile(
         "torch.profiler" if is_torch else "a tracer",
-        _samples(tracks, spans),
+        _samples(tracks, spans, missing),
         missing,
         _INTERVAL_NS,
         pids=pids,
@@ -130,9 +132,13 @@ def _item(event: dict[str, Any]) -> Frame | str:
 
 
 def _samples(
-    tracks: dict[tuple[str, str], list[_Event]], spans: list[SpanEvent]
+    tracks: dict[tuple[str, str], list[_Event]], spans: list[SpanEvent], missing: list[str]
 ) -> Iterator[StackSample]:
-    """Yield the stacks of all threads with their own times, and add the spans to a list."""
+    """Yield the stacks of all threads with their own times, and add the spans to a list.
+
+    Spans that are nested too deeply count as their outer ones, with a note in `missing`.
+    """
+    note = f"it has spans within {MAX_DEPTH} others, which count as parts of these"
     for (process, thread), events in tracks.items():
         events.sort(key=lambda event: (event.start_ns, -event.end_ns))
         # Ends, paths and frames of the open events.
@@ -153,7 +159,10 @@ def _samples(
             outer_end_ns, path, frames = stack[-1] if stack else (2**62, (), ())
             end_ns = min(event.end_ns, outer_end_ns)
             if isinstance(event.item, Frame):
-                frames = (*frames, event.item)
+                frames = without_middle((*frames, event.item))
+            elif not thread and len(path) == MAX_DEPTH:
+                if note not in missing:
+                    missing.append(note)
             elif not thread and event.start_ns < 2**62:
                 path = (*path, event.item)
                 spans.append(SpanEvent(process, path, event.start_ns, end_ns))

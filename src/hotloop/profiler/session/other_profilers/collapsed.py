@@ -21,7 +21,7 @@ _PLACE = re.compile(r"(?P<function>.+) \((?P<file>.*?)(?::(?P<line>-?\d+))?\)")
 _PY_SPY_PROCESS = re.compile(r'process (?P<pid>\d+):"(?P<command>.*?)"(?=;|$)')
 _PY_SPY_THREAD = re.compile(r"thread \((?:0x)?(?P<number>[0-9A-Fa-f]+)\)(?:: (?P<name>.*))?")
 _AUSTIN_HEAD = re.compile(r"P(?P<pid>\d+);T(?:-?\d+:)?(?P<thread>[0-9A-Fa-fx]+)(?:;|$)")
-_AUSTIN_METRICS = re.compile(r"(?P<stack>.*?)(?P<metrics>(?: [+-]?\d+(?:,[+-]?\d+)*)+)")
+_AUSTIN_METRIC = re.compile(r"[+-]?\d+(,[+-]?\d+)*")
 _AUSTIN_LINE = re.compile(r"L\d+")
 _SAMPLING_HEAD = re.compile(r"tid:(?P<thread>\d+)(?:;|$)")
 _NO_TIMES = "its stacks have no spans, times of day, memory or causes of waits"
@@ -106,14 +106,15 @@ class _Parser:
             return None
         process, parent = "", ""
         # Lines of a child start with its parents: the innermost process was sampled.
-        while match := _PY_SPY_PROCESS.match(stack):
+        start = 0
+        while match := _PY_SPY_PROCESS.match(stack, start):
             parent, process = process, f"process {match['pid']}"
             self.profile.pids[process] = int(match["pid"])
             self.profile.commands[process] = _command(match["command"])
             if parent:
                 self.profile.parents[process] = parent
-            stack = stack[match.end() + 1 :]
-        names = stack.split(";") if stack else []
+            start = match.end() + 1
+        names = stack[start:].split(";") if stack[start:] else []
         thread = ""
         if process or not names or _PY_SPY_THREAD.fullmatch(names[0]) or _frame(names[0]).file:
             if names and (match := _PY_SPY_THREAD.fullmatch(names[0])):
@@ -144,17 +145,21 @@ class _Parser:
         """Parse `P<pid>;T<interpreter>:<thread>;file:function:line;... time[,idle,memory]`."""
         # Before version 3 there was no interpreter, line numbers were separate frames
         # (`file:function;L12`), and further metrics followed a space.
-        match = _AUSTIN_METRICS.fullmatch(line)
-        head = match and _AUSTIN_HEAD.match(match["stack"])
-        if not match or not head:
+        words = line.split(" ")
+        start = len(words)
+        while start > 0 and _AUSTIN_METRIC.fullmatch(words[start - 1]):
+            start -= 1
+        stack = " ".join(words[:start])
+        metrics = [text for word in words[start:] for text in word.split(",")]
+        head = _AUSTIN_HEAD.match(stack)
+        if not metrics or not head:
             return None
         frames: list[Frame] = []
-        for text in filter(None, match["stack"][head.end() :].split(";")):
+        for text in filter(None, stack[head.end() :].split(";")):
             if not _AUSTIN_LINE.fullmatch(text):
                 frames.append(_austin_frame(text))
             elif frames:
                 frames[-1] = frames[-1]._replace(first_line=int(text[1:]))
-        metrics = re.split("[ ,]", match["metrics"].strip())
         process = f"process {head['pid']}"
         self.profile.pids[process] = int(head["pid"])
         thread = austin_thread(int(head["pid"]), head["thread"])
@@ -189,7 +194,9 @@ def _command(text: str) -> list[str]:
 
 
 def _frame(text: str) -> Frame:
-    match = None if _PY_SPY_THREAD.fullmatch(text) else _PLACE.fullmatch(text)
+    # Without its last character, the pattern of a place would take quadratic time.
+    has_place = text.endswith(")") and not _PY_SPY_THREAD.fullmatch(text)
+    match = _PLACE.fullmatch(text) if has_place else None
     # `worker-3 (1234)` is a process that shares its name, not a function.
     if match is None or match["file"].isdigit():
         return Frame(text, "", 0)

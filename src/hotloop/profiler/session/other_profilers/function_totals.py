@@ -15,6 +15,8 @@ from hotloop.profiler.session.other_profilers.stacks import MAIN, OtherProfile, 
 
 _REFERENCED = 0x80  # a flag: later values refer to this one
 _MAX_DEPTH = 32
+_MAX_ITEMS = 8  # of a tuple: a function has 3, its totals 5
+_MAX_DIGITS = 5  # of an integer, 15 bits each
 # A smaller share of the time is not divided among further callers.
 _MIN_SHARE = 2e-4
 _INTERVAL_NS = 1_000_000
@@ -76,7 +78,7 @@ def _totals(value: tuple[Any, ...]) -> _Totals:
     is_traced = any(isinstance(numbers, tuple) for numbers in callers.values())
     whole = _number(cumulative_s if is_traced else num_samples)
     weights = {
-        _place(key): float(numbers[3] if isinstance(numbers, tuple) else numbers)
+        _place(key): _number(numbers[3] if isinstance(numbers, tuple) else numbers)
         for key, numbers in callers.items()
     }
     return _Totals(_number(own_s), weights, max(0.0, whole - sum(weights.values())))
@@ -91,25 +93,33 @@ def _number(value: Any) -> float:
 def _stacks(functions: dict[Frame, _Totals]) -> list[StackSample]:
     """Return estimated stacks, from the own times of functions and the weights of their callers."""
     smallest = _MIN_SHARE * sum(totals.own_s for totals in functions.values())
+    known = {
+        function: {x: weight for x, weight in totals.callers.items() if x in functions and weight}
+        for function, totals in functions.items()
+    }
+    ranked = {
+        function: sorted(callers.items(), key=lambda item: -item[1])
+        for function, callers in known.items()
+    }
+    sums = {function: sum(callers.values()) for function, callers in known.items()}
     samples: list[StackSample] = []
     for function, totals in functions.items():
         pending: list[tuple[tuple[Frame, ...], float]] = [((function,), totals.own_s)]
         while pending:
             stack, seconds = pending.pop()
-            callers = {
-                caller: weight
-                for caller, weight in functions[stack[0]].callers.items()
-                if caller in functions and caller not in stack and weight > 0
-            }
-            if not callers or seconds < smallest or len(stack) >= _MAX_DEPTH:
-                samples.append(StackSample(MAIN, "", stack, round(seconds * 1e9)))
-                continue
-            uncalled = functions[stack[0]].uncalled
-            total = uncalled + sum(callers.values())
-            samples.append(StackSample(MAIN, "", stack, round(seconds * uncalled / total * 1e9)))
-            pending += [
-                ((caller, *stack), seconds * weight / total) for caller, weight in callers.items()
-            ]
+            callers = known[stack[0]]
+            repeated = [callers[x] for x in {*stack} if x in callers]
+            rest_s = seconds
+            if len(repeated) < len(callers) and seconds > smallest and len(stack) < _MAX_DEPTH:
+                uncalled = functions[stack[0]].uncalled
+                total = uncalled + sums[stack[0]] - sum(repeated)
+                for caller, weight in ranked[stack[0]]:
+                    if seconds * weight <= smallest * total:
+                        break  # so are all further callers
+                    if caller not in stack:
+                        pending.append(((caller, *stack), seconds * weight / total))
+                        rest_s -= pending[-1][1]
+            samples.append(StackSample(MAIN, "", stack, round(max(0.0, rest_s) * 1e9)))
     return samples
 
 
@@ -128,7 +138,11 @@ class _Marshal:
         code = self._bytes(1)[0]
         kind = chr(code & ~_REFERENCED)
         if kind == "r":
-            return self._values[self._size()]
+            value = self._values[self._size()]
+            # A value that contains itself many times would take forever to hash or print.
+            if not _is_flat(value):
+                raise ValueError("it refers to a container of others")
+            return value
         # A container is numbered before its items.
         number = len(self._values)
         if code & _REFERENCED:
@@ -147,6 +161,8 @@ class _Marshal:
             return struct.unpack("<d", self._bytes(8))[0]
         if kind == "l":
             num_digits = struct.unpack("<i", self._bytes(4))[0]
+            if abs(num_digits) > _MAX_DIGITS:
+                raise ValueError(f"it has an integer of {abs(num_digits):,} digits")
             digits = [struct.unpack("<H", self._bytes(2))[0] for _ in range(abs(num_digits))]
             value = sum(digit << 15 * place for place, digit in enumerate(digits))
             return -value if num_digits < 0 else value
@@ -156,12 +172,14 @@ class _Marshal:
             return self._bytes(self._size()).decode("utf-8", "replace")
         if kind in "()":
             size = self._size() if kind == "(" else self._bytes(1)[0]
-            if size > len(self._content):
+            if size > _MAX_ITEMS:
                 raise ValueError(f"it has a tuple of {size:,} items")
             return tuple(self.value(depth + 1) for _ in range(size))
         if kind == "{":
             items: dict[Any, Any] = {}
             while (key := self.value(depth + 1)) is not _END:
+                if not _is_flat(key):
+                    raise ValueError("it has a function whose name contains others")
                 items[key] = self.value(depth + 1)
             return items
         raise ValueError(f"it has a value of an unexpected type {kind!r} at byte {self._at - 1:,}")
@@ -177,6 +195,12 @@ class _Marshal:
             raise ValueError("it ends too early")
         self._at += size
         return self._content[self._at - size : self._at]
+
+
+def _is_flat(value: Any) -> bool:
+    """Return whether a value is a text, a number, or a tuple of them."""
+    items = value if isinstance(value, tuple) else (value,)
+    return not any(isinstance(item, tuple | dict) for item in items)
 
 
 _END = object()

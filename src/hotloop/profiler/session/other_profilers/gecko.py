@@ -9,7 +9,12 @@ from bisect import bisect_right
 from typing import Any
 
 from hotloop.profiler.session import Frame
-from hotloop.profiler.session.other_profilers.stacks import MAIN, OtherProfile, StackSample
+from hotloop.profiler.session.other_profilers.stacks import (
+    MAIN,
+    OtherProfile,
+    StackSample,
+    without_middle,
+)
 
 _MAX_INTERVAL_MS = 10_000.0
 
@@ -89,7 +94,7 @@ def _stacks(thread: dict[str, Any], texts: list[Any]) -> list[tuple[Frame, ...]]
         if prefix is not None and not 0 <= prefix < len(stacks):
             raise ValueError(f"stack {len(stacks):,} has an impossible prefix {prefix!r}")
         outer = () if prefix is None else stacks[prefix]
-        stacks.append((*outer, places[frame]))
+        stacks.append(without_middle((*outer, places[frame])))
     return stacks
 
 

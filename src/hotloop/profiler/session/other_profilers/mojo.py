@@ -7,7 +7,11 @@ from __future__ import annotations
 
 from hotloop.profiler.session import Frame
 from hotloop.profiler.session.other_profilers.collapsed import AUSTIN_IDLE, austin_thread
-from hotloop.profiler.session.other_profilers.stacks import OtherProfile, StackSample
+from hotloop.profiler.session.other_profilers.stacks import (
+    OtherProfile,
+    StackSample,
+    without_middle,
+)
 
 _MAX_VERSION = 4
 _MAGIC = b"MOJ"
@@ -60,9 +64,8 @@ class _Reader:
                 end_ns = clock_ns.get(pid, 0) + (0 if name else ns)
                 if not name:
                     clock_ns[pid] = end_ns
-                samples.append(
-                    StackSample(process, name, tuple(frames), ns, (), is_idle, end_ns=end_ns)
-                )
+                stack = without_middle(frames)
+                samples.append(StackSample(process, name, stack, ns, (), is_idle, end_ns=end_ns))
 
         try:
             while self._at < len(self._content):

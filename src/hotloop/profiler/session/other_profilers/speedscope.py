@@ -6,10 +6,16 @@ See https://www.speedscope.app/file-format-schema.json.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from hotloop.profiler.session import Frame
-from hotloop.profiler.session.other_profilers.stacks import MAIN, OtherProfile, StackSample
+from hotloop.profiler.session.other_profilers.stacks import (
+    MAIN,
+    OtherProfile,
+    StackSample,
+    without_middle,
+)
 
 _UNITS_NS = {"nanoseconds": 1, "microseconds": 1e3, "milliseconds": 1e6, "seconds": 1e9}
 _INTERVAL_NS = 10_000_000
@@ -78,19 +84,19 @@ def _index(number: Any, size: int) -> int:
     return number
 
 
-def _sampled(item: dict[str, Any]) -> list[tuple[list[Any], float]]:
+def _sampled(item: dict[str, Any]) -> list[tuple[Sequence[Any], float]]:
     weights = item.get("weights") or [1] * len(item["samples"])
     return list(zip(item["samples"], map(_weight, weights), strict=True))
 
 
-def _evented(item: dict[str, Any]) -> list[tuple[list[Any], float]]:
+def _evented(item: dict[str, Any]) -> list[tuple[Sequence[Any], float]]:
     """Return the stacks between the opening and closing of frames."""
-    rows: list[tuple[list[Any], float]] = []
+    rows: list[tuple[Sequence[Any], float]] = []
     stack: list[Any] = []
     previous = float(item["startValue"])
     for event in item["events"]:
         at = _weight(event["at"])
-        rows.append((list(stack), max(0.0, at - previous)))
+        rows.append((without_middle(stack), max(0.0, at - previous)))
         previous = at
         if event["type"] == "O":
             stack.append(event["frame"])

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from hotloop.profiler.session import Frame
 from hotloop.profiler.session.gpu import GpuWindow
 
 # The name of the process if the format does not name processes.
 MAIN = "main"
+# Outermost and innermost frames that are kept of a deep stack.
+_MAX_FRAMES_EACH = 64
+
+Item = TypeVar("Item")
 
 
 class StackSample(NamedTuple):
@@ -74,3 +78,13 @@ class OtherProfile:
     has_folders: bool = True
     spans: list[SpanEvent] = field(default_factory=list)
     windows: list[GpuWindow] = field(default_factory=list)
+
+
+def without_middle(frames: Sequence[Item]) -> tuple[Item, ...]:
+    """Return the outermost and innermost frames of a stack, so that deep ones take little memory.
+
+    A stack of N frames that is stored at each of its depths would take N² references.
+    """
+    if len(frames) <= 2 * _MAX_FRAMES_EACH:
+        return tuple(frames)
+    return (*frames[:_MAX_FRAMES_EACH], *frames[-_MAX_FRAMES_EACH:])

@@ -21,7 +21,12 @@ from hotloop.profiler.session import (
     ThreadTotals,
 )
 from hotloop.profiler.session.other_profilers.places import file_finder, function_of
-from hotloop.profiler.session.other_profilers.stacks import MAIN, OtherProfile, StackSample
+from hotloop.profiler.session.other_profilers.stacks import (
+    MAIN,
+    OtherProfile,
+    StackSample,
+    without_middle,
+)
 from hotloop.timing import Node
 from hotloop.timing import _format as fmt
 from hotloop.timing._fold import fold
@@ -29,8 +34,8 @@ from hotloop.timing.reader import EVENT, SpanPath
 
 # hotloop's sampler thread, which other profilers count as busy.
 _OUR_SAMPLER = "hotloop/profiler/collect/sampler.py"
-# Outermost and innermost frames that are kept of a deep stack.
-_MAX_FRAMES_EACH = 64
+# Characters that are kept of names. A document may refer to one name from all of its frames.
+_MAX_NAME, _MAX_PATH = 1_000, 4_096
 _PERIOD_NS = 1_000_000_000
 # Processes that work for a smaller share of the main process's time are helpers.
 _WORKER_SHARE = 0.01
@@ -148,12 +153,12 @@ def _sum(profile: OtherProfile, path: Path) -> dict[str, _Process]:
 
 
 def _stack(sample: StackSample, profile: OtherProfile, finder: Callable[[str], str]) -> Stack:
-    frames = sample.frames or (Frame("(no Python)", "<unknown>", 0),)
-    if len(frames) > 2 * _MAX_FRAMES_EACH:
-        frames = (*frames[:_MAX_FRAMES_EACH], *frames[-_MAX_FRAMES_EACH:])
+    frames = without_middle(sample.frames) or (Frame("(no Python)", "<unknown>", 0),)
     pairs = [
         function_of(
-            frame._replace(file=finder(frame.file)),
+            frame._replace(
+                function=frame.function[:_MAX_NAME], file=finder(frame.file[:_MAX_PATH])
+            ),
             is_first_line=profile.has_first_lines,
         )
         for frame in frames
