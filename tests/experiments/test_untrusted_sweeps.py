@@ -7,11 +7,13 @@ import sys
 
 import pytest
 
+from hotloop.algorithms import find
 from hotloop.cli import main
 from hotloop.cli.stored_sweep import open_results
 from hotloop.errors import ConfigError, UntrustedError
 from hotloop.experiments import Results
 from hotloop.experiments.launch import make_runner
+from hotloop.experiments.spaces import options_beyond_data
 from tests.experiments.test_results import PLAN, finished
 
 EVIL = "import pathlib\npathlib.Path(__file__).with_name('marker').write_text('it was imported')\n"
@@ -119,3 +121,33 @@ def test_values_of_the_space_are_accepted(folder):
     params = {"learning_rate": 0.1, "hidden_sizes": [64, 64]}
     path = write(folder / "sweep.sqlite", params, {"became": became})
     start(path, is_trusted=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "space"),
+    [
+        ("network", '"evil:Net;nature"'),
+        ("network", '["nature", " evil:Net"]'),
+        ("learning_rate", '"0.1;evil:fall"'),
+        ("ray_address", '["192.0.2.1:6379", "none"]'),
+        ("init_from", '"/somewhere/run,none"'),
+        ("stop_on_file", '["/somewhere/file"]'),
+    ],
+)
+def test_a_file_of_spaces_names_no_code_address_or_file(folder, capsys, name, space):
+    (folder / "space.toml").write_text(f"{name} = {space}\n")
+    assert main(["sweep", "ppo", "--space", "space.toml", "--seeds", "1", "--trials", "1"]) == 2
+    assert f"`{name}` in space.toml may name code, an address or a file" in capsys.readouterr().err
+    assert sorted(path.name for path in folder.iterdir()) == ["evil.py", "space.toml"]
+
+
+def test_a_file_of_spaces_has_data():
+    spaces = {
+        "learning_rate": "linear:0.001,0;0.1",
+        "gamma": [0.9, 0.99],
+        "hidden_sizes": [[8], [8, 8]],
+        "network": ["nature", "impala", "none"],
+        "num_envs": "int:1,8",
+        "normalize_obs": "true,false",
+    }
+    assert list(options_beyond_data(spaces, find("ppo").config)) == []

@@ -93,7 +93,7 @@ def _read_space(folder: Path) -> Any:
     from hotloop.algorithms import find
     from hotloop.experiments.spaces import parse
 
-    return repr(parse(_read_spaces(folder / "space.toml"), find("ppo").config))
+    return repr(parse(_read_spaces(folder / "space.toml", find("ppo").config), find("ppo").config))
 
 
 def make_rewards(folder: Path) -> None:

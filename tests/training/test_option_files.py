@@ -2,11 +2,13 @@
 
 import os
 import sys
+from contextlib import nullcontext
+from dataclasses import fields
 
 import pytest
 
 from hotloop.algorithms import find, ppo, sac
-from hotloop.errors import ConfigError, OutputError
+from hotloop.errors import ConfigError, OutputError, UntrustedError
 from hotloop.training.options import option_files, to_json
 from hotloop.training.options.arguments import parse
 from tests.cli.run_command import run
@@ -180,6 +182,39 @@ def test_a_file_that_may_run_code_needs_trust(tmp_path, monkeypatch, capsys, lin
         assert "pass --trust, or set these options on the command line" in err
     assert sorted(os.listdir(tmp_path)) == ["evil.py", "evil.toml"]
     assert str(tmp_path) not in sys.path
+
+
+@pytest.mark.parametrize(("option", "value"), [("network", "evil:Net"), ("gamma", "evil:fall")])
+def test_a_value_that_is_an_options_name_replaces_none(tmp_path, capsys, option, value):
+    (tmp_path / "evil.toml").write_text(f'{option} = "{value}"')
+    path = str(tmp_path / "evil.toml")
+    code, _, err = run(capsys, "train", "ppo", "--config", path, "--run-dir", option)
+    assert code == 1
+    assert f"evil.toml could run code by `{option}` '{value}'" in err
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"network": "nature", "learning_rate": 0.1, "track": ["tensorboard"]}, False),
+        ({"env_id": "CartPole-v1", "env_kwargs": {"g": 1}, "memory": "lstm:8"}, False),
+        ({"gamma": "evil:fall"}, True),
+        ({"network": "evil:Net"}, True),
+        ({"replay_from": "minari:a/b-v0"}, True),
+        ({"init_from": "runs/a"}, True),
+        ({"policies": "red,blue"}, True),
+        ({"env_kwargs": {"file": "a.xml"}}, True),
+    ],
+)
+def test_names_code_knows_what_reading_refuses(tmp_path, options, expected):
+    assert option_files.names_code(options) is expected
+    path = str(tmp_path / "best.toml")
+    for name in ("ppo", "sac"):
+        config = find(name).config
+        if options.keys() <= {field.name for field in fields(config)}:
+            option_files.write(path, options, name)
+            with pytest.raises(UntrustedError) if expected else nullcontext():
+                option_files.read(path, config, name)
 
 
 def test_a_trusted_file_names_a_module_of_the_current_directory(tmp_path, monkeypatch, capsys):

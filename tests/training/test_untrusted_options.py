@@ -53,6 +53,7 @@ def test_defaults_and_plain_values_are_data(algorithm):
         "learning_rate": "linear:0.001,0",
         "gamma": 0.9,
         "memory": "lstm:8",
+        "network": "nature",
         "schedule": "lag:1",
         "device": "cuda:1",
         "hidden_sizes": [8, 8],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,7 +39,7 @@ def split_spaces(
             f"`{name}` needs a space: write its values as `{name}=A,B`, or a range as "
             f"`{name}=log:LOW,HIGH`"
         )
-    texts = {**_read_spaces(file), **parse_assignments(assignments)}
+    texts = {**_read_spaces(file, config_class), **parse_assignments(assignments)}
     check_fixed(texts, train_args)
     names = option_names(train_args)
     for name in ("seed", "vary", "run_dir", "runs_dir"):
@@ -64,11 +64,11 @@ def check_fixed(texts: Mapping[str, Any], args: list[str]) -> None:
         raise ConfigError(f"`{name}` has a space and a fixed value: remove one of them")
 
 
-def _read_spaces(path: Path | None) -> dict[str, Any]:
+def _read_spaces(path: Path | None, config_class: type) -> dict[str, Any]:
     """Return the spaces in a TOML file: a text or a list of values per option."""
     if path is None:
         return {}
-    from hotloop.ops.schedules import names_function
+    from hotloop.experiments.spaces import options_beyond_data
     from hotloop.training.options.option_files import toml_loads
 
     try:
@@ -82,21 +82,12 @@ def _read_spaces(path: Path | None) -> dict[str, Any]:
             f"{path} is not valid TOML ({error}): expected lines such as "
             '`learning_rate = "log:1e-5,1e-2"`'
         ) from error
-    for name, space in spaces.items():
-        if any(map(names_function, _texts(space))):  # a file is data, whoever wrote it
-            raise ConfigError(
-                f"`{name}` in {path} may name code: write its space on the command line, `{name}=…`"
-            )
+    for name in options_beyond_data(spaces, config_class):  # a file is data, whoever wrote it
+        raise ConfigError(
+            f"`{name}` in {path} may name code, an address or a file: write its space on the "
+            f"command line, `{name}=…`"
+        )
     return spaces
-
-
-def _texts(space: Any) -> Iterator[str]:
-    """Yield the texts in a space of a file, each value by itself."""
-    if isinstance(space, list):
-        for value in space:
-            yield from _texts(value)
-    else:
-        yield from str(space).split(",")
 
 
 def base_config(algorithm: Algorithm, name: str, args: list[str], texts: Mapping[str, Any]) -> Any:

@@ -89,7 +89,9 @@ def build_config(
             name,
             is_trusted=options["--trust"] is not None,
             overridden={
-                arg.partition("=")[0].removeprefix("--").replace("-", "_") for arg in config_args
+                arg.partition("=")[0].removeprefix("--").replace("-", "_")
+                for arg in config_args
+                if arg.startswith("--")  # a value may be equal to an option's name
             },
         )
     help_lines = (

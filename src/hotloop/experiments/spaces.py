@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -83,6 +83,27 @@ def parse(texts: Mapping[str, Any], config_class: type) -> dict[str, Choices | R
             )
         space[name] = _parse_domain(name, text, config_class)
     return space
+
+
+def options_beyond_data(texts: Mapping[str, Any], config_class: type) -> Iterator[str]:
+    """Yield the options whose spaces have values that may name code, an address or a file.
+
+    Nothing that the values name is imported.
+
+    Raises:
+        ConfigError, UnknownNameError: see `parse`.
+    """
+    plain: dict[str, Any] = {}
+    for name, text in texts.items():
+        values = _domain(name, text, str)
+        if isinstance(values, Choices) and any(map(names_function, values.values)):
+            yield name
+        else:
+            plain[name] = text
+    is_data_of = data_check(config_class)
+    for name, domain in parse(plain, config_class).items():
+        if isinstance(domain, Choices) and not all(is_data_of(name, x) for x in domain.values):
+            yield name
 
 
 def value_text(value: Any) -> str:

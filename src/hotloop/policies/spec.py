@@ -349,19 +349,29 @@ def is_built_in(network: object) -> TypeGuard[str]:
     return isinstance(network, str) and ":" not in network
 
 
+def is_encoder(network: object) -> bool:
+    """Return whether `network` is the name of an encoder, see `encoder_name`."""
+    return isinstance(network, str) and network in _encoder_names()
+
+
 def encoder_name(network: str) -> str:
     """Return the name of the encoder for a value of the option `network`.
 
     Raises:
         UnknownNameError: there is no such network.
     """
-    known = {"perceptron": "flatten", **{name: name for name in ENCODERS if name != "flatten"}}
+    known = _encoder_names()
     if network not in known:
         raise UnknownNameError(
             f"there is no network '{network}'{nearest(network, known)}: there are "
             f"{', '.join(known)}; for your own, write `module:name`, such as `my_nets:Net`"
         )
     return known[network]
+
+
+def _encoder_names() -> dict[str, str]:
+    """Return the names of encoders by the value of the option `network`."""
+    return {"perceptron": "flatten", **{name: name for name in ENCODERS if name != "flatten"}}
 
 
 def check_not_empty(spaces: Spaces) -> None:

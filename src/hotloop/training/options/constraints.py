@@ -60,6 +60,13 @@ class OptionMark:
     meaning: str
 
 
+@dataclass(frozen=True)
+class DataIf:
+    """A mark of an option whose values may name code: those that don't."""
+
+    accepts: Callable[[Any], bool]
+
+
 DATA: Final = OptionMark("holds data: no valid value names code, an address or a file to use")
 MAY_CHANGE: Final = OptionMark("may differ when a run is resumed: does not change the weights")
 
@@ -321,10 +328,12 @@ def is_data(hint: Any, value: Any) -> bool:
     """Return whether it is safe to use a stored value that anyone may have written.
 
     Numbers, booleans and known words run no code. A type of strings or containers is only data if
-    it has the mark `DATA`.
+    it has the mark `DATA`, or if a mark `DataIf` accepts the value.
     """
     if is_scheduled(hint) and isinstance(value, str):
         return not names_function(value)
+    if any(isinstance(mark, DataIf) and mark.accepts(value) for mark in _marks(hint)):
+        return True
     is_plain = all(kind in _WORDLESS or get_origin(kind) is Literal for kind in leaf_types(hint))
     if not (is_plain or DATA in _marks(hint) or (is_scheduled(hint) and _is_number(value))):
         return value in (None, {}, [], ())

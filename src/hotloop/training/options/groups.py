@@ -26,13 +26,14 @@ from hotloop.base.importing import name_of
 from hotloop.base.memory import require_memory
 from hotloop.errors import ConfigError
 from hotloop.ops.schedules import as_schedule
-from hotloop.policies.spec import encoder_name, is_built_in
+from hotloop.policies.spec import encoder_name, is_built_in, is_encoder
 from hotloop.rollouts import NUM_SLOTS
 from hotloop.training.options.base import SET, Options, RequirementTable, default_of
 from hotloop.training.options.constraints import (
     DATA,
     MAY_CHANGE,
     Count,
+    DataIf,
     DatasetName,
     Fraction,
     Hint,
@@ -111,7 +112,7 @@ class NetworkOptions(Options):
     """Widths of the hidden layers. Raise them for complex tasks, lower them for faster updates."""
     activation: Literal["tanh", "relu"] = "tanh"
     """Activation after each hidden layer."""
-    network: Importable | None = None
+    network: Annotated[Importable, DataIf(is_encoder)] | None = None
     """perceptron, or an image encoder before the hidden layers: nature, impala, vizdoom. None:
     chosen by the observations. Or a custom network, `module:Class` or `module:function`."""
     layer_norm: bool = False

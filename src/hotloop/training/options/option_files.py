@@ -148,13 +148,23 @@ def _untrusted(config_class: type, options: Mapping[str, Any]) -> list[str]:
 
 
 def names_code(options: Mapping[str, Any]) -> bool:
-    """Return whether a file with these options, as JSON values, would need `--trust`."""
+    """Return whether a file with these options, as JSON values, would need `--trust`.
+
+    An algorithm's own options are unknown here, since its module needs torch.
+    """
     from hotloop.ops.schedules import names_function
     from hotloop.runs.trust import imported_environment
+    from hotloop.training.options import OnPolicyOptions, ReplayOptions, untrusted_options
+    from hotloop.training.options.groups import NetworkOptions
 
     environment = {"env_id": options.get("env_id", ""), "config": options}
-    strings = [x for name, x in options.items() if name != "env_id" and isinstance(x, str)]
-    return any(imported_environment(environment)) or any(map(names_function, strings))
+    texts = (x for name, x in options.items() if name != "env_id" and isinstance(x, str))
+    groups = (OnPolicyOptions, ReplayOptions, NetworkOptions)
+    return (
+        any(imported_environment(environment))
+        or any(map(names_function, texts))
+        or any(untrusted_options(group, dict(options)) for group in groups)
+    )
 
 
 def save(path: str, config: AlgorithmOptions, algorithm: str) -> None:
