@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from hotloop.errors import CheckpointError
 from hotloop.learner import Normalizer
 from hotloop.learner.normalizers import RunningMoments, as_clip
 from hotloop.policies import ObsScale
@@ -155,6 +156,26 @@ def test_state_is_restored_from_a_checkpoint(normalize_obs, make, device):
         normalizer.update(parts[2])
     for name, array in first.to_arrays().items():
         np.testing.assert_array_equal(array, second.to_arrays()[name], name)
+
+
+@pytest.mark.parametrize(
+    ("name", "array"),
+    [
+        ("obs.mean", np.zeros(1)),  # would be broadcast
+        ("obs.mean", np.zeros((2, 2))),
+        ("obs.mean", np.array([0.0, np.nan])),
+        ("obs.var", np.array([1.0, -1.0])),
+        ("obs.count", np.array(-5)),
+        ("returns.var", np.array(np.inf)),
+        ("return", np.zeros(3)),
+    ],
+)
+def test_statistics_that_do_not_fit_are_refused(make, device, name, array):
+    arrays = {**make(**OFF).to_arrays(), f"normalizer.{name}": array}
+    with pytest.raises(
+        CheckpointError, match=f"statistics `normalizer.{name.split('.')[0]}` can't"
+    ):
+        make(**OFF).load(arrays)
 
 
 @pytest.mark.parametrize("bound", [1e308, 10**30, 10**40])

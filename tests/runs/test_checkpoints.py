@@ -51,6 +51,16 @@ def test_round_trip(tmp_path):
     assert checkpoints.load_policy()[2] == saved.state
 
 
+def test_a_policy_with_nan_is_refused(tmp_path):
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    saved = checkpoint(128)
+    next(iter(saved.snapshot.params.values())).flat[1] = np.nan
+    checkpoints.save(saved)
+    for load in (checkpoints.load, checkpoints.load_policy):
+        with pytest.raises(CheckpointError, match=r"damaged \(`.*` of the policy has NaN\)"):
+            load()
+
+
 def test_linked_and_newest_checkpoints_stay(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(checkpoint(1), names=("last", "best"), keep=2)

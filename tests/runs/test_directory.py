@@ -74,6 +74,29 @@ def test_a_damaged_configuration_is_named(tmp_path, text):
         RunDirectory.open(run.path)
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("num_envs", 0),
+        ("num_envs", -(2**40)),
+        ("seed", -1),
+        ("log_info", 5),
+        ("log_info", ["is_success", {"a": 1}]),
+        ("policies", ["a:b"]),
+        ("policies", {"a": "b"}),
+        ("self_play", True),
+        ("action_masks", "no"),
+    ],
+)
+def test_options_that_commands_read_are_checked(tmp_path, option, value):
+    run = create(tmp_path)
+    content = json.loads((run.path / "config.json").read_text())
+    content["config"][option] = value
+    (run.path / "config.json").write_text(json.dumps(content))
+    with pytest.raises(RunDirectoryError, match=rf"config.json is damaged \(.*config.{option}`?"):
+        RunDirectory.open(run.path)
+
+
 def test_names_with_terminal_escapes_count_as_damage(tmp_path):
     run = create(tmp_path)
     content = json.loads((run.path / "config.json").read_text())

@@ -211,6 +211,29 @@ def test_a_training_killed_between_the_first_checkpoints_begins_again(tmp_path):
     assert [iterations(run) for run in runs] == [[1, 2, 3, 4, 5]] * 2
 
 
+def test_other_names_beside_checkpoints_do_not_prevent_a_resume(tmp_path):
+    train_policies(ppo.algorithm, config(tmp_path, total_timesteps=96))
+    run = tmp_path / "run" / "policies" / "red"
+    (run / "checkpoints" / "step-000000000064 (copy)").mkdir()
+    (run / "checkpoints" / "step-old").mkdir()
+    more = config(tmp_path, total_timesteps=192)
+    train_policies(ppo.algorithm, more, resume_from=tmp_path / "run")
+    assert iterations(run) == [1, 2]
+
+
+def test_a_changed_configuration_of_one_policy_is_not_used(tmp_path, capsys):
+    train_policies(ppo.algorithm, config(tmp_path, total_timesteps=96))
+    path = tmp_path / "run" / "policies" / "red" / "config.json"
+    content = json.loads(path.read_text())
+    del content["config"]["num_envs"]
+    path.write_text(json.dumps(content))
+    more = ["resume", str(tmp_path / "run"), "--total-timesteps", "192"]
+    assert main(more) == 1
+    assert f"{path} was changed after your training had signed it" in capsys.readouterr().err
+    assert main([*more, "--trust"]) == 0
+    assert iterations(path.parent) == [1, 2]
+
+
 def test_policies_have_options_of_their_own(tmp_path):
     own = {"blue": {"learning_rate": "linear:0.01,0", "hidden_sizes": [4, 4]}}
     options = config(tmp_path, policy_options=own, total_timesteps=192)

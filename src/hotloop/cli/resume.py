@@ -60,13 +60,13 @@ def run(args: list[str]) -> int:
             f"{options.run} has several policies, which continue from the newest checkpoint that "
             "all of them have: leave --checkpoint out"
         )
-    stored, untrusted = directory.config, []
-    name = stored["algorithm"]
+    stored, name, untrusted = directory.config, directory.config["algorithm"], []
     if name in ALGORITHMS:
         untrusted = untrusted_options(find(name).config, stored["config"])
-    directory.check_trusted(is_trusted=options.trust, untrusted_options=untrusted)
-    if directory.is_changed:
-        directory.sign()
+    for run in (directory, *runs):
+        run.check_trusted(is_trusted=options.trust, untrusted_options=untrusted)
+        if run.is_changed:
+            run.sign()
     if directory.may_import(is_trusted=options.trust):
         enable_local_imports()
     directory.checkpoints.check_version(options.checkpoint)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from hotloop.base.transfer import to_device, to_host
+from hotloop.errors import CheckpointError
 from hotloop.ops.arrays import namespace
 from hotloop.policies import ObsScale
 from hotloop.types import Array, Fragment
@@ -61,7 +62,18 @@ class RunningMoments:
         return {"mean": self.mean, "var": self.var, "count": np.array(self.count, np.int64)}
 
     def load(self, arrays: Mapping[str, Array]) -> None:
-        """Load the arrays of `values`."""
+        """Load the arrays of `values`.
+
+        Raises:
+            ValueError: they have another shape, or impossible numbers.
+        """
+        shape = tuple(self.mean.shape)
+        shapes = [arrays[name].shape for name in ("mean", "var", "count")]
+        if shapes != [shape, shape, ()]:
+            raise ValueError(f"mean and variance must have shape {shape}, got {shapes[:2]}")
+        are_finite = all(np.isfinite(array).all() for array in arrays.values())
+        if not (are_finite and (arrays["var"] >= 0).all() and 0 <= arrays["count"] < 2**62):
+            raise ValueError("they must be finite, and variance and count not negative")
         self.mean, self.var = (to_device(arrays[name], self._device) for name in ("mean", "var"))
         self.count = int(arrays["count"])
 
@@ -185,13 +197,26 @@ class Normalizer:
         return lambda: {name: to_host(x) for name, x in values.items()}
 
     def load(self, arrays: Mapping[str, Array]) -> None:
-        """Load the arrays of `to_arrays`."""
+        """Load the arrays of `to_arrays`.
+
+        Raises:
+            CheckpointError: see `load_obs`.
+        """
         self.load_obs(arrays)
         _load_moments(self._returns, "returns", arrays)
-        self._running_return = to_device(arrays["normalizer.return"], self._device)
+        running_return = arrays["normalizer.return"]
+        if running_return.shape != tuple(self._running_return.shape):
+            raise _damaged(
+                "return", f"there is one for each environment, got {running_return.shape}"
+            )
+        self._running_return = to_device(running_return, self._device)
 
     def load_obs(self, arrays: Mapping[str, Array]) -> None:
-        """Load only the statistics of observations from `to_arrays`."""
+        """Load only the statistics of observations from `to_arrays`.
+
+        Raises:
+            CheckpointError: they have another shape, or impossible numbers.
+        """
         _load_moments(self._obs, "obs", arrays)
 
     def _discounted_returns(self, fragment: Fragment) -> Any:
@@ -213,6 +238,16 @@ class Normalizer:
         return returns
 
 
-def _load_moments(moments: Any, key: str, arrays: Mapping[str, Array]) -> None:
+def _load_moments(moments: RunningMoments, key: str, arrays: Mapping[str, Array]) -> None:
     names = ("mean", "var", "count")
-    moments.load({name: arrays[f"normalizer.{key}.{name}"] for name in names})
+    try:
+        moments.load({name: arrays[f"normalizer.{key}.{name}"] for name in names})
+    except ValueError as error:
+        raise _damaged(key, str(error)) from error
+
+
+def _damaged(key: str, problem: str) -> CheckpointError:
+    return CheckpointError(
+        f"the checkpoint's statistics `normalizer.{key}` can't be used ({problem}): choose another "
+        "checkpoint, or start a new training"
+    )

@@ -260,6 +260,10 @@ class Checkpoints:
         """Return whether there is a checkpoint of this step."""
         return (self.path / _folder(timesteps) / "state.json").is_file()
 
+    def steps(self) -> list[int]:
+        """Return the numbers of transitions of all checkpoints, intact or damaged."""
+        return [int(path.name.removeprefix("step-")) for path in self._steps()]
+
     def clear(self) -> None:
         """Remove all checkpoints."""
         shutil.rmtree(self.path, ignore_errors=True)
@@ -319,6 +323,9 @@ class Checkpoints:
         try:
             header, state, contents = _read_verified(target, files)
             params, *remaining = [dict(load(contents[file])) for file in files]
+            for parameter, array in params.items():
+                if np.isnan(array).any():  # its actions would mean nothing
+                    raise _Damaged(f"`{parameter}` of the policy has NaN")
             mean, std, clip = (params.pop(f"obs_scale.{name}", None) for name in _SCALE)
             scale = None if mean is None or std is None else ObsScale(mean, std, float(clip))
         except Exception as error:  # files may have any content

@@ -50,12 +50,16 @@ class _ConfigFile:
 
 @dataclass(frozen=True, kw_only=True)
 class _AlgorithmConfig:
-    """Schema of `config`: the options that all algorithms have."""
+    """Schema of `config`: the options that commands read without the algorithm's class."""
 
     seed: int
     total_timesteps: int
     num_envs: int = 1
     env_kwargs: dict[str, Any] = field(default_factory=dict)
+    log_info: list[str] = field(default_factory=list)
+    action_masks: bool = False
+    self_play: str | None = None
+    policies: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +134,11 @@ def parse_config(value: Any) -> dict[str, Any]:
             raise ValueError(f"`{name}` must have printable characters only")
     if content["defaults"] is None:
         del content["defaults"]  # keeps the signatures of older runs valid
-    documents.record(_AlgorithmConfig, content["config"], where="config", ignore_unknown=True)
+    config = documents.record(
+        _AlgorithmConfig, content["config"], where="config", ignore_unknown=True
+    )
+    if config.num_envs < 1 or config.seed < 0:
+        raise ValueError("`config.num_envs` must be positive, and `config.seed` not negative")
     for entry in content["resumed"]:
         documents.record(_ResumeEntry, entry, where="resumed", ignore_unknown=True)
     if content["auto"] is not None:

@@ -411,7 +411,7 @@ def finished_steps(folder: RunDirectory, config: PoliciesConfig) -> int | None:
     steps = 0
     for path in policy_runs(folder.path):
         run = RunDirectory.open(path)
-        num_envs = run.config["config"]["num_envs"]
+        num_envs = run.config["config"].get("num_envs", 1)
         total = -(-config.total_timesteps * num_envs // config.total_envs)  # rounded up
         last = finished_checkpoint(run, total)
         if last is None:
@@ -432,8 +432,7 @@ def _common_checkpoints(folder: Path, shares: Mapping[str, int]) -> dict[str, Pa
     runs = {name: folder / POLICIES / name for name in shares}
     steps: dict[str, set[int]] = {}
     for name, share in shares.items():
-        names = (path.name for path in (runs[name] / "checkpoints").glob("step-*"))
-        steps[name] = {int(text.removeprefix("step-")) // share for text in names}
+        steps[name] = {count // share for count in Checkpoints(runs[name] / "checkpoints").steps()}
     common = set.intersection(*steps.values())
     if common:
         newest = max(common)
