@@ -268,6 +268,22 @@ def test_threads_that_do_not_wait_for_a_neighbor(slow_s, lock_s, waited_s):
     assert apply(threads.too_many_threads, main) is None
 
 
+def test_threads_of_a_worker_do_not_stall_the_networks_of_the_main_process():
+    main = process(
+        cores=2,
+        samples=[sample("f (a.py:1)", path="update", elapsed_s=10, on_core_s=2, lock=8)],
+        threads=[ThreadTotals(100, "python", ns(2), 0)],
+    )
+    worker = process(
+        "worker-0",
+        role="worker",
+        pid=200,
+        samples=[sample("step (env.py:3)", path="env_step", elapsed_s=10, on_core_s=9)],
+        threads=[ThreadTotals(200, "python", ns(9), 0), ThreadTotals(201, "", ns(3), ns(8))],
+    )
+    assert apply(threads.too_many_threads, main, worker) is None
+
+
 def test_idle_threads():
     assert apply(threads.too_many_threads, crowded(on_core_s=0.1, queued_s=3)) is None
 

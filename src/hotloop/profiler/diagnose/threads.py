@@ -82,11 +82,11 @@ def too_many_threads(evidence: Evidence) -> Explanation | None:
     whole, cores = evidence.duration_ns, max(evidence.main.cores, 1)
     native = [thread for process in evidence.session.processes for thread in _native(process)]
     extra = sum(thread.on_core_ns for thread in native)
-    waiting = sum(thread.queued_ns for thread in native)
+    waiting = sum(map(_waiting_ns, evidence.session.processes))
     numbers = total_time(evidence.rows)
     # With more threads than cores, they queue for longer than they run.
     is_queue = waiting > extra > 0.2 * numbers.on_core_ns
-    stalled = _stalled_ns(evidence, waiting)
+    stalled = _stalled_ns(evidence)
     if not evidence.has_enough_samples or not (
         extra > LIMITS.library_thread_share * numbers.on_core_ns or is_queue or stalled
     ):
@@ -117,7 +117,7 @@ def too_many_threads(evidence: Evidence) -> Explanation | None:
         f"working threads waited for a core for {queued:.0%} of their time",
     ]
     if stalled:
-        evidences += _describe_stalls(evidence, waiting)
+        evidences += _describe_stalls(evidence)
     elif mean_ns < float("inf"):
         evidences.append(f"a backward pass takes {duration(mean_ns)} on average")
     if threads:
@@ -141,7 +141,12 @@ def _runnable(thread: ThreadTotals) -> tuple[int, int]:
     return thread.on_core_ns, thread.queued_ns
 
 
-def _stalled_ns(evidence: Evidence, waiting_ns: float) -> float:
+def _waiting_ns(process: ProfiledProcess) -> int:
+    """Return the time for which the library threads of a process were queued for a core."""
+    return sum(thread.queued_ns for thread in _native(process))
+
+
+def _stalled_ns(evidence: Evidence) -> float:
     """Return the time that one thread would save beside a busy neighbor, 0 without such stalls.
 
     An operation over several threads ends when the last one has got a core. If a neighbor has it,
@@ -150,7 +155,7 @@ def _stalled_ns(evidence: Evidence, waiting_ns: float) -> float:
     much longer than most.
     """
     inside = [row for row in evidence.rows_of(evidence.main) if row.stage in ("act", "update")]
-    networks = total_time(inside)
+    networks, waiting_ns = total_time(inside), _waiting_ns(evidence.main)
     locked_ns = sum(row.sample.waits.get("lock", 0) for row in inside)
     medians_ns = totals_ns = tail_ns = 0.0
     for _, node in evidence.main.tree.walk():
@@ -180,8 +185,8 @@ def _stalled_ns(evidence: Evidence, waiting_ns: float) -> float:
     return min(max(networks.ns - single_ns, tail_ns), networks.ns - networks.on_core_ns)
 
 
-def _describe_stalls(evidence: Evidence, waiting_ns: float) -> list[str]:
-    texts = [f"they were queued for a core for {waiting_ns / 1e9:.1f} s"]
+def _describe_stalls(evidence: Evidence) -> list[str]:
+    texts = [f"they were queued for a core for {_waiting_ns(evidence.main) / 1e9:.1f} s"]
     nodes = [node for _, node in evidence.main.tree.walk() if node.name == "backward"]
     slowest = max(nodes, key=lambda node: node.total_ns, default=None)
     if slowest is not None and slowest.count:
