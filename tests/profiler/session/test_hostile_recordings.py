@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import marshal
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from hotloop.base import documents, memory
 from hotloop.errors import ProfileError
+from hotloop.profiler.session import sample_totals
 from hotloop.profiler.session.other_profilers import (
     chrome_trace,
     collapsed,
@@ -184,3 +186,107 @@ def test_long_names_are_cut(tmp_path):
     recorded = read_text(tmp_path, f"main;{name} ({file}:3) 5000000\n")
     (frame,) = recorded.main.stacks[0].frames
     assert (len(frame.function), len(frame.file)) == (1_000, 4_096)
+
+
+# --- samples of a profile -------------------------------------------------------------------------
+
+HEADER = {
+    "version": 1,
+    "pid": 7,
+    "parent_pid": 1,
+    "component": "main",
+    "boot_id": "b",
+    "start_ns": 0,
+    "interval_s": 0.01,
+    "command": ["python"],
+    "cores": 2,
+}
+PERIOD = {
+    "t": 10**9,
+    "last": True,
+    "places": [["f", "/t.py", 1]],
+    "stacks": [[[0], [3]]],
+    "paths": [[]],
+    "counts": [[7, 0, 0, 100, 10**9, 0, 10**9]],
+    "threads": [[7, "python", 10**9, 0]],
+    "spans": [],
+    "cpu_ns": 10**9,
+    "rss": 1000,
+    "own_ns": 0,
+    "facts": {},
+    "problems": {},
+    "others": [],
+    "recordings": [],
+}
+
+
+def write_samples(
+    folder: Path, name: str, header: dict[str, Any], *periods: dict[str, Any]
+) -> None:
+    lines = [HEADER | header, *(PERIOD | period for period in periods)]
+    text = "".join(f"{json.dumps(line)}\n" for line in lines)
+    (folder / f"{name}.samples.jsonl").write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("period", "problem"),
+    [
+        ({"others": [[5, 1, 7, 0]]}, "`others` must be three numbers and a command"),
+        (
+            {"others": [["5", 1, "python", 0], [6, 1, "python", 0]]},
+            "`others` must be three numbers",
+        ),
+        ({"others": [[[5], 1, "python", 0]]}, "`others` must be three numbers"),
+        ({"executed": {"command": 5}}, "TypeError"),
+        ({"executed": {"command": [5]}}, "`executed` must have a command of texts"),
+        ({"executed": [5]}, "AttributeError"),
+        ({"t": 10**400}, "it has no time"),
+        ({"recordings": ["/a\0b/c.hlt"]}, "`recordings` must be paths"),
+        ({"recordings": ["/\ud800/c.hlt"]}, "`recordings` must be paths"),
+        ({"recordings": [f"/{'d' * 300}/c.hlt"]}, "`recordings` must be paths"),
+        ({"recordings": [5]}, "`recordings` must be paths"),
+        ({"facts": {"num_envs": 10**400}}, "facts"),
+    ],
+    ids=str,
+)
+def test_hostile_samples_are_reported_in_a_sentence(tmp_path, period, problem):
+    write_samples(tmp_path, "main-7", {}, {}, {"t": 2 * 10**9, "stacks": [], "places": []} | period)
+    try:
+        problems = read(tmp_path).problems
+    except ProfileError as error:
+        problems = [str(error)]
+    assert any(problem in text for text in problems)
+
+
+def test_names_with_other_digits_are_sorted(tmp_path):
+    for pid, name in enumerate(["main", "worker-\N{SUPERSCRIPT TWO}", f"worker-{'9' * 5000}"], 7):
+        header = {"pid": pid, "component": name, "parent_pid": 7, "start_ns": pid}
+        write_samples(tmp_path, f"p-{pid}", header, {"counts": []})
+    assert len(read(tmp_path).processes) == 3
+
+
+def test_environments_without_end_are_no_fact(tmp_path):
+    write_samples(tmp_path, "main-7", {}, {})
+    (tmp_path / "config.json").write_text(json.dumps({"config": {"num_envs": 10**400}}))
+    assert "training" not in read(tmp_path).metadata
+
+
+def test_the_spans_of_all_periods_are_limited(tmp_path, monkeypatch):
+    monkeypatch.setattr(sample_totals, "_MAX_SPANS", 5)
+    spans = [[["a"], "work", 1, 5, 0], [["b"], "work", 1, 5, 0]]
+    periods = [{"t": (i + 1) * 10**9, "spans": [], "recordings": ["a.hlt"]} for i in range(4)]
+    periods[0] |= {"spans": spans, "recordings": []}
+    write_samples(tmp_path, "main-7", {}, *periods)
+    recorded = read(tmp_path)
+    assert len(recorded.main.periods) == 2
+    assert any("more than 5 spans" in problem for problem in recorded.problems)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_other_files_are_named(tmp_path, kind):
+    path = Path("/dev/null")
+    if kind == "pipe":
+        path = tmp_path / "pipe"
+        os.mkfifo(path)
+    with pytest.raises(ProfileError, match="is neither a directory nor a regular file"):
+        read(path)

@@ -54,6 +54,7 @@ _HEADER_TYPES = {
 # Fields that older versions lack.
 _OPTIONAL_TYPES = {"host": str, "ticks": int, "interval_s": float, "command": list, "cores": int}
 _MAX_INTERVAL_S = 3600.0
+_MAX_INTEGER = 2**62  # of times in nanoseconds
 SUFFIX = ".samples.jsonl"
 THREAD_PREFIX = "hotloop-"  # names of the sampling threads start with this
 # Parts of the paths of files that are not the user's code.
@@ -142,7 +143,7 @@ def read(path: Path) -> Samples:
         )
     periods: list[dict[str, Any]] = []
     for line in lines[1:]:
-        if not isinstance(line, dict) or not isinstance(line.get("t"), int):
+        if not (isinstance(line, dict) and _is_integer(line.get("t"))):
             damage = f"line {len(periods) + 2}: it has no time"
             break
         periods.append(line)
@@ -155,5 +156,11 @@ def _has_types(header: dict[str, Any]) -> bool:
     optional = {name: kind for name, kind in _OPTIONAL_TYPES.items() if name in header}
     if not _HEADER_TYPES.items() | optional.items() <= types.items():
         return False
+    if not all(_is_integer(value) for value in header.values() if isinstance(value, int)):
+        return False
     interval_s, command = header.get("interval_s", 0.0), header.get("command", ())
     return 0 <= interval_s <= _MAX_INTERVAL_S and all(isinstance(text, str) for text in command)
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and abs(value) < _MAX_INTEGER

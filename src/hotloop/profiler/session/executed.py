@@ -26,10 +26,9 @@ def note_executed_programs(
     sentences: list[str] = []
     for index, file in enumerate(files):
         executed: Any = file.last_period.get("executed")
-        if not isinstance(executed, dict) or file.end_ns is None:
+        if executed is None or file.end_ns is None:
             continue
-        arguments = [str(argument) for argument in executed.get("command", ())]
-        command = shlex.join(arguments)
+        command = shlex.join(executed.get("command", ()))
         if len(command) > _MAX_COMMAND:
             command = command[:_MAX_COMMAND] + "…"
         start_s = (file.end_ns - files[0].header["start_ns"]) / 1e9

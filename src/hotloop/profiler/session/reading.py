@@ -62,8 +62,9 @@ def read(directory: str | os.PathLike[str]) -> Session:
     if root.is_file():
         return load(root) if is_saved_session(root) else other_profilers.read(root)
     if not root.is_dir():
+        problem = "is neither a directory nor a regular file" if root.exists() else "does not exist"
         raise ProfileError(
-            f"expected a directory of a profile or a run, got {root}: it does not exist; "
+            f"expected a directory of a profile or a run, got {root}: it {problem}; "
             "`hotloop profile SCRIPT` creates one"
         )
     # Read the files of the profile's own directory, then those of other directories.
@@ -459,7 +460,7 @@ def _is_fork_server(command: Sequence[str]) -> bool:
 
 def _natural_key(name: str) -> tuple[str, int]:
     stem, _, number = name.rpartition("-")
-    return (stem, int(number)) if number.isdigit() else (name, 0)
+    return (stem, int(number)) if number.isdecimal() and len(number) < 20 else (name, 0)
 
 
 def _unrecorded(

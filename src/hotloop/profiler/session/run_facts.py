@@ -17,6 +17,7 @@ def add_run_facts(session: Session, run_directory: Path) -> None:
         content = documents.read(run_directory / "config.json")
         config, auto = content["config"], content.get("auto") or {}
         num_envs, workers = int(config["num_envs"]), int(config.get("workers") or 0)
+        float(num_envs)  # JSON's integers have no limit
         options = {
             "num_envs": num_envs,
             "execution": str(config.get("execution")),

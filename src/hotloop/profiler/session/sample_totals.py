@@ -6,6 +6,8 @@ Each file is therefore summed and freed before the next one is read.
 
 from __future__ import annotations
 
+import itertools
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +24,8 @@ from hotloop.profiler.session import (
 )
 from hotloop.profiler.session.sums import sums
 
+# Spans of all periods. A period also has those of earlier recordings, 0.1 kB for each.
+_MAX_SPANS = 2**24
 Path = tuple[str, ...]
 SpanTotals = dict[Path, tuple[int, int]]
 
@@ -101,6 +105,8 @@ def sum_samples(file: Samples) -> SampleTotals:
         _add_periods(totals, file)
         for period in file.periods:
             for pid, parent_pid, command, cpu_ns in period.get("others", ()):
+                if [*map(type, (pid, parent_pid, command, cpu_ns))] != [int, int, str, int]:
+                    raise TypeError("`others` must be three numbers and a command each")
                 totals.descendants[pid] = UnrecordedProcess(pid, parent_pid, command, cpu_ns)
     except Exception as error:  # the file may have any content
         totals.damage = f"{type(error).__name__}: {error}"
@@ -115,7 +121,7 @@ def _add_periods(totals: SampleTotals, file: Samples) -> None:
     # Keys: thread, path, stack. Values: count, on-core ns, queued ns, elapsed ns, waits.
     rows: dict[tuple[int, int, int], list[Any]] = {}
     finished, spans = _SpanTotals(), _SpanTotals()
-    num_recordings = 0
+    num_recordings = num_spans = 0
     by_path: dict[int, int] = {}  # by number of the path
     by_stack: dict[int, int] = {}
     continues = False
@@ -152,6 +158,9 @@ def _add_periods(totals: SampleTotals, file: Samples) -> None:
                 # Another recording started: its span counts start from zero.
                 num_recordings, finished = len(period["recordings"]), spans
             spans = finished.plus(period["spans"], spans)
+            num_spans += len(spans)
+            if num_spans > _MAX_SPANS:
+                raise ValueError(f"it has more than {_MAX_SPANS:,} spans in all periods")
             if continues:
                 totals.periods.pop()  # this line continues it
             continues = bool(period.get("early"))
@@ -162,14 +171,28 @@ def _add_periods(totals: SampleTotals, file: Samples) -> None:
             totals.threads = [ThreadTotals(*thread) for thread in period["threads"]]
             totals.own_ns = period["own_ns"]
             totals.facts = dict(period["facts"])
-            texts = [*period["recordings"], *period.get("problems", {}).items()]
-            if not all(isinstance(text, str) for item in texts for text in item):
-                raise TypeError("`recordings` and `problems` must be texts")
+            if not all(
+                isinstance(x, str) for x in itertools.chain(*period.get("problems", {}).items())
+            ):
+                raise TypeError("`problems` must be texts")
+            if not all(map(_is_path, period["recordings"])):
+                raise TypeError("`recordings` must be paths")
+            executed = period.get("executed", {}).get("command", [])
+            if not all(isinstance(text, str) for text in executed):
+                raise TypeError("`executed` must have a command of texts")
             totals.last_period = period
     finally:
         totals.samples = [
             Sample(thread, paths[path], stack, *row) for (thread, path, stack), row in rows.items()
         ]
+
+
+def _is_path(text: Any) -> bool:
+    """Return whether a value is a text that the system accepts as a path."""
+    try:
+        return "\0" not in text and all(len(os.fsencode(x)) < 256 for x in text.split("/"))
+    except (TypeError, AttributeError, UnicodeEncodeError):
+        return False
 
 
 class _SpanTotals(SpanTotals):

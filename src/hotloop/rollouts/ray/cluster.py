@@ -191,7 +191,7 @@ class ClusterHead:
 def _check_address(address: str) -> None:
     """Check that a process listens at the address. Ray would try for a minute."""
     host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
+    if not host or not port.isdecimal():
         return  # "auto", or an address of Ray's client
     try:
         socket.create_connection((host.removeprefix("ray://"), int(port)), _CONNECT_S).close()
