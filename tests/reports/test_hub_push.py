@@ -14,12 +14,16 @@ import yaml
 from huggingface_hub import constants
 
 import hotloop
+from hotloop.algorithms import ppo
+from hotloop.envs import make_vec
+from hotloop.envs.turns import Turn
 from hotloop.errors import CheckpointError, ConfigError, HubError, UntrustedError
 from hotloop.reports.hub_push import published_config, push
 from hotloop.reports.model_card import model_card
 from hotloop.runs import RunDirectory
 from hotloop.runs.checkpoints import Checkpoints
 from hotloop.runs.hub import HubAddress, files_to_load
+from hotloop.training.opponents import make_player
 from tests.cli.run_command import run
 from tests.hub_server import TOKEN, hub_server
 
@@ -358,3 +362,24 @@ def test_a_directory_of_the_hub_s_own_tool_is_a_run(pushed, tmp_path, trained_ru
     expected = hotloop.load(trained_run("ppo-normalized")).act(OBS)
     np.testing.assert_array_equal(hotloop.load(folder).act(OBS), expected)
     shutil.rmtree(folder)
+
+
+def test_a_published_policy_is_no_start_of_a_training(pushed, tmp_path, capsys):
+    with pytest.raises(ConfigError, match=f"on this machine, got hf://{REPO}: a published policy"):
+        ppo.train("Pendulum-v1", init_from=f"hf://{REPO}", run_dir=str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+    folder = tmp_path / "model"
+    for name, content in pushed.files(REPO).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    code, _, err = run(capsys, "resume", folder, "--total-timesteps", 100_000)
+    assert code == 1
+    assert "it lacks learner.safetensors, like a policy that `hotloop push` has published" in err
+
+
+def test_an_opponent_may_be_published(pushed):
+    envs = make_vec("Pendulum-v1")
+    player = make_player(f"hf://{REPO}", envs)
+    turn = Turn(0, 0, "player", OBS, OBS, np.ones(0, np.bool_))
+    assert player.act([turn], np.random.default_rng(0))[0].shape == (1,)
+    envs.close()

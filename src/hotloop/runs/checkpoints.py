@@ -457,8 +457,10 @@ def _read_verified(
         raise _Damaged(f"state.json: {error}") from error
     contents: dict[str, bytes] = {}
     for name in files:
+        if name not in header.files:
+            raise _Damaged(f"it lacks {name}, like a policy that `hotloop push` has published")
         contents[name] = _read(folder / name)
-        if _digest(contents[name]) != header.files.get(name):
+        if _digest(contents[name]) != header.files[name]:
             raise _Damaged(f"{name} has a wrong digest")
     return header, state, contents
 

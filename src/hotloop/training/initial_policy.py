@@ -12,6 +12,7 @@ from hotloop.learner import Learner, Normalizer
 from hotloop.learner.state import load_arrays
 from hotloop.policies import Network
 from hotloop.runs import Checkpoint, RunDirectory
+from hotloop.runs.hub import is_hub_address
 from hotloop.training.options import AlgorithmOptions, NetworkOptions
 from hotloop.training.resume import network_difference
 from hotloop.training.trained_policy import split_run_path
@@ -67,6 +68,11 @@ def open_initial_policy(config: AlgorithmOptions) -> InitialPolicy | None:
     """
     if not isinstance(config, NetworkOptions) or config.init_from is None:
         return None
+    if is_hub_address(config.init_from):
+        raise ConfigError(
+            f"`init_from` must name a run on this machine, got {config.init_from}: a published "
+            "policy lacks the state of the learner, from which a training continues"
+        )
     folder, name = split_run_path(Path(config.init_from))
     run = RunDirectory.open(folder)
     is_normalized = bool(run.config["config"].get("normalize_obs", False))

@@ -15,6 +15,7 @@ from hotloop.envs.turns import Turn
 from hotloop.errors import CheckpointError, EnvironmentFailure, UntrustedError, shortened
 from hotloop.policies import ActingPolicy, Network, PolicySnapshot
 from hotloop.runs import RunDirectory
+from hotloop.runs.hub import is_hub_address, local_run
 
 RANDOM = "random"
 
@@ -111,7 +112,7 @@ class PolicyPlayer:
 
 
 def make_player(name: str, spaces: Spaces, *, is_trusted: bool | None = None) -> Player:
-    """Return the opponent of a name: `random`, `module:function` or a run directory.
+    """Return the opponent of a name: `random`, `module:function`, a run, or `hf://user/name`.
 
     Args:
         name: the name.
@@ -126,11 +127,12 @@ def make_player(name: str, spaces: Spaces, *, is_trusted: bool | None = None) ->
     """
     if name == RANDOM:
         return RandomPlayer(spaces.action_spec)
-    if ":" in name and not Path(name).exists():
+    if ":" in name and not (is_hub_address(name) or Path(name).exists()):
         function = import_object(name, kind="opponent", example="my_players:careful")
         return ScriptedPlayer(function, name, spaces.action_spec)
     try:
-        network, snapshot, _ = RunDirectory.open(name).load_policy(is_trusted=bool(is_trusted))
+        run = RunDirectory.open(local_run(name))
+        network, snapshot, _ = run.load_policy(is_trusted=bool(is_trusted))
     except UntrustedError as error:
         if is_trusted is not None:
             raise
