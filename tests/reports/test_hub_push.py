@@ -380,6 +380,6 @@ def test_a_published_policy_is_no_start_of_a_training(pushed, tmp_path, capsys):
 def test_an_opponent_may_be_published(pushed):
     envs = make_vec("Pendulum-v1")
     player = make_player(f"hf://{REPO}", envs)
-    turn = Turn(0, 0, "player", OBS, OBS, np.ones(0, np.bool_))
+    turn = Turn(0, "player", OBS, OBS, np.ones(0, np.bool_))
     assert player.act([turn], np.random.default_rng(0))[0].shape == (1,)
     envs.close()
