@@ -37,6 +37,7 @@ def write_dataset(
     episodes: Sequence[Episode],
     observation_space: Space[Any] | None = None,
     action_space: Space[Any] | None = None,
+    **options: Any,
 ) -> None:
     """Write a data set into MINARI_DATASETS_PATH. The spaces default to those of Pendulum-v1."""
     import minari
@@ -49,4 +50,5 @@ def write_dataset(
             [EpisodeBuffer(id=k, **episode) for k, episode in enumerate(episodes)],
             observation_space=observation_space or Box(-np.inf, np.inf, (3,), np.float32),
             action_space=action_space or Box(-2.0, 2.0, (1,), np.float32),
+            **options,
         )

@@ -1,14 +1,17 @@
 """Data sets of Minari: batches with a share of recorded steps, bad data, and recording."""
 
+import io
 import json
 import os
 import sys
+import warnings
 from types import SimpleNamespace
 
 import gymnasium
 import h5py
 import minari
 import numpy as np
+import PIL.Image
 import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
@@ -18,7 +21,7 @@ from hotloop.algorithms import dqn, sac, td3
 from hotloop.envs.action_decoder import ActionDecoder
 from hotloop.envs.encoding import ObsEncoder
 from hotloop.errors import ConfigError, MissingExtraError, SpaceError
-from hotloop.training import check_algorithm, recording
+from hotloop.training import check_algorithm, recorded, recording
 from hotloop.training.options import to_json, untrusted_options
 from hotloop.training.recorded import datasets_path, open_dataset, read_episodes
 from tests import toy_envs
@@ -232,6 +235,63 @@ def test_data_sets_contain_what_they_claim(tmp_path, options):
         episode.create_dataset("rewards", dtype=np.float64, **options)
     with pytest.raises(ConfigError, match=r"'rewards' in .* claims [\d,]{13,} bytes"):
         train_toy(tmp_path)
+
+
+def test_arrays_together_contain_what_they_claim(tmp_path, monkeypatch):
+    """Chunks that were never written take no place in the file, and read as zeros."""
+    write_dataset(NAME, random_episodes((2,), (2,)), TOY.observation_space, TOY.action_space)
+    path = datasets_path() / NAME / "data" / "main_data.hdf5"
+    with h5py.File(path, "r+") as file:
+        options = {"chunks": (1000,), "compression": "gzip", "dtype": np.float64}
+        for number in range(8):
+            file["episode_1"].create_dataset(
+                f"infos/{number}", (path.stat().st_size * 100,), **options
+            )
+    with pytest.raises(ConfigError, match=r"the arrays in main_data.hdf5 claim [\d,]{9,} bytes"):
+        train_toy(tmp_path)
+    monkeypatch.setattr(recorded, "_MAX_COMPRESSION", 10**9)
+    monkeypatch.setattr(recorded, "available_memory", lambda: 10**6)
+    with pytest.raises(ConfigError, match=r"the arrays in main_data.hdf5 claim [\d,]{9,} bytes"):
+        train_toy(tmp_path)
+
+
+def encoded(size, kind):
+    file = io.BytesIO()
+    PIL.Image.new("RGB", size).save(file, kind)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("image", "message"),
+    [
+        (encoded((8, 8), "EPS"), "an image is not in the format JPEG"),
+        (encoded((8, 8), "PNG"), "an image is not in the format JPEG"),
+        (b"\xff\xd8" + encoded((8, 8), "EPS"), "cannot identify image"),
+        (encoded((800, 800), "JPEG"), "an image has 800 × 800 pixels"),
+    ],
+    ids=["EPS", "PNG", "hidden EPS", "large"],
+)
+@pytest.mark.parametrize("data_format", ["hdf5", "arrow"])
+def test_images_are_jpeg_of_their_space(monkeypatch, image, message, data_format):
+    """For other formats, such as EPS, Pillow may start a program."""
+    space = Box(0, 255, (8, 8, 3), np.uint8)
+    episodes = random_episodes((8, 8, 3), (1,))
+    for episode in episodes:
+        episode["observations"] = np.zeros((31, 8, 8, 3), np.uint8)
+    write_dataset(NAME, episodes, space, data_format=data_format)
+    storage = open_dataset(NAME)
+    envs = SimpleNamespace(obs_spec=ObsEncoder(space).spec)
+    envs.action_spec = ActionDecoder(storage.action_space).spec
+    assert len(list(read_episodes(storage, NAME, envs))) == 2
+    pillow = sys.modules[type(storage).__module__].Image
+    monkeypatch.setattr(PIL.Image.Image, "save", lambda _, file, **__: file.write(image))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        minari.delete_dataset(NAME)
+    write_dataset(NAME, episodes, space, data_format=data_format)
+    with pytest.raises(ConfigError, match=message):
+        list(read_episodes(open_dataset(NAME), NAME, envs))
+    assert sys.modules[type(storage).__module__].Image is pillow
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ import torch
 from torch import Tensor
 
 from hotloop.base.files import read_regular
-from hotloop.base.memory import require_memory
+from hotloop.base.memory import available_memory, require_memory
 from hotloop.envs import EnvSpec, Spaces
 from hotloop.envs.action_decoder import ActionDecoder
 from hotloop.envs.encoding import ObsEncoder
@@ -280,6 +282,7 @@ def _check_files(folder: Path) -> None:
         with h5py.File(path, "r") as file:
             pending: list[Any] = [file]
             visited: set[Any] = set()
+            total_bytes = 0
             while pending:
                 group = pending.pop()
                 if group in visited:
@@ -298,6 +301,10 @@ def _check_files(folder: Path) -> None:
                         size_bytes = max(item.nbytes, chunk_bytes)
                         if size_bytes > num_bytes * (_MAX_COMPRESSION if item.compression else 1):
                             raise ValueError(f"'{key}' in {path.name} claims {size_bytes:,} bytes")
+                        total_bytes += size_bytes  # parts that were never written read as zeros
+        free = available_memory()
+        if total_bytes > min(num_bytes * _MAX_COMPRESSION, free or total_bytes):
+            raise ValueError(f"the arrays in {path.name} claim {total_bytes:,} bytes")
 
 
 def datasets_path() -> Path:
@@ -357,7 +364,7 @@ def read_episodes(storage: Any, name: str, envs: Spaces) -> Iterator[dict[str, A
     obs_shape = storage.observation_space.shape
     offset = spec.start if spec.kind == "discrete" else np.array(spec.starts or 0)
     try:
-        for episode in storage.get_episodes(range(storage.total_episodes)):
+        for episode in _stored_episodes(storage):
             obs, action = (np.asarray(episode[key]) for key in ("observations", "actions"))
             steps = len(episode["rewards"])
             flags = {key: np.asarray(episode[key], np.bool_) for key in _FLAGS}
@@ -402,6 +409,31 @@ def read_episodes(storage: Any, name: str, envs: Spaces) -> Iterator[dict[str, A
             }
     except Exception as error:  # files may have any content
         raise _damaged(name, error) from error
+
+
+def _stored_episodes(storage: Any) -> Iterator[Any]:
+    """Yield the episodes of a data set as Minari reads them, with JPEG images only.
+
+    Minari writes JPEG, but would open any format. To open EPS, Pillow starts Ghostscript, which runs
+    PostScript.
+    """
+    reader: Any = sys.modules[type(storage).__module__]
+    pillow = reader.Image
+    max_pixels = math.prod(storage.observation_space.shape)
+
+    def open_jpeg(file: Any) -> Any:
+        if file.getvalue()[:2] != b"\xff\xd8":
+            raise ValueError("an image is not in the format JPEG")
+        image = pillow.open(file, formats=("JPEG",))
+        if image.width * image.height > max_pixels:
+            raise ValueError(f"an image has {image.width} × {image.height} pixels")
+        return image
+
+    reader.Image = SimpleNamespace(open=open_jpeg)
+    try:
+        yield from storage.get_episodes(range(storage.total_episodes))
+    finally:
+        reader.Image = pillow
 
 
 _FLAGS = ("terminations", "truncations")
