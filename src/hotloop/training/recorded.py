@@ -414,14 +414,15 @@ def read_episodes(storage: Any, name: str, envs: Spaces) -> Iterator[dict[str, A
 def _stored_episodes(storage: Any) -> Iterator[Any]:
     """Yield the episodes of a data set as Minari reads them, with JPEG images only.
 
-    Minari writes JPEG, but would open any format. To open EPS, Pillow starts Ghostscript, which runs
-    PostScript.
+    Minari writes JPEG, but would open any format. To open EPS, Pillow starts Ghostscript, which
+    runs PostScript.
     """
     reader: Any = sys.modules[type(storage).__module__]
-    pillow = reader.Image
+    pillow = getattr(reader, "Image", None)  # older versions store arrays only
     max_pixels = math.prod(storage.observation_space.shape)
 
     def open_jpeg(file: Any) -> Any:
+        assert pillow is not None
         if file.getvalue()[:2] != b"\xff\xd8":
             raise ValueError("an image is not in the format JPEG")
         image = pillow.open(file, formats=("JPEG",))
