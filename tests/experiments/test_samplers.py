@@ -1,11 +1,16 @@
 """The default sampler, and what Optuna's samplers learn from failed trials."""
 
+import json
+import pickle
+from pathlib import Path
+
 import pytest
 
 from hotloop.algorithms import ppo
 from hotloop.experiments import Trial
 from hotloop.experiments.samplers import SearchSampler, choose_sampler, importances
 from hotloop.experiments.spaces import parse
+from hotloop.runs import trust
 
 
 @pytest.mark.parametrize(
@@ -78,3 +83,41 @@ def test_failures_alone_are_no_problem_and_no_importance():
         outcomes.add(trials[-1])
     outcomes.trials = trials
     assert importances(space, outcomes) is None
+
+
+class Marker:
+    """An object whose pickle creates a file when it is read."""
+
+    def __init__(self, path):
+        self._path = path
+
+    def __reduce__(self):
+        return Path.touch, (self._path,)
+
+
+def test_a_pickle_of_another_user_is_not_read(tmp_path, monkeypatch):
+    """CMA-ES stores its state with trials, as a pickle."""
+    pytest.importorskip("cmaes", reason="cmaes is not installed")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    space = parse({"learning_rate": "lin:0.01,1", "gae_lambda": "lin:0.5,1"}, ppo.Config)
+    outcomes, trials = Diverging(0.0, 0.5, 1.0), []
+    for number in range(1, 4):
+        suggestion = SearchSampler("cmaes", space, 0).suggest(number, trials, outcomes)
+        trials.append(Trial(number, *json.loads(json.dumps(suggestion))))
+        outcomes.add(trials[-1])
+    state = trials[-1].attrs["system"]
+    assert state
+    assert SearchSampler("cmaes", space, 0)._state_of(trials[-1]) == state
+    attrs = {**trials[-1].attrs, "system": {**state, "cma:optimizer:0": pickled(tmp_path / "a")}}
+    with pytest.warns(RuntimeWarning, match="have not signed the state of CMA-ES"):
+        SearchSampler("cmaes", space, 0).suggest(4, [trials[-1]._replace(attrs=attrs)], outcomes)
+    assert not (tmp_path / "a").exists()
+    # Its own state of this process needs no signature, for which there may be no key.
+    monkeypatch.setattr(trust, "signature", lambda _: "")
+    sampler = SearchSampler("cmaes", space, 0)
+    params, attrs = sampler.suggest(4, trials, outcomes)
+    assert sampler._state_of(Trial(4, params, attrs)) == attrs["system"]
+
+
+def pickled(path):
+    return pickle.dumps(Marker(path)).hex()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from hotloop.errors import ConfigError, MissingExtraError, requires_extra
 from hotloop.experiments.results import Trial
 from hotloop.experiments.spaces import MAX_POINTS, Choices, Space, draw, grid_size, point
 from hotloop.experiments.status import SweepStatus
+from hotloop.runs import trust
 
 SAMPLERS = {
     "grid": "all points, in order",
@@ -41,6 +43,8 @@ class SearchSampler:
         if name not in SAMPLERS:
             raise ConfigError(f"`--sampler` must be {', '.join(SAMPLERS)}, got '{name}'")
         self.name, self._space, self._seed = name, space, seed
+        self._states: dict[int, dict[str, Any]] = {}  # of Optuna's sampler, made here, by trial
+        self._has_warned = False
         self.max_trials: int | None = None
         if name == "grid":
             self.max_trials = grid_size(space)
@@ -77,7 +81,8 @@ class SearchSampler:
             name: x.values[trial.params[name]] if isinstance(x, Choices) else trial.params[name]
             for name, x in self._space.items()
         }
-        return params, {"system": study.trials[-1].system_attrs}
+        state = self._states[number] = study.trials[-1].system_attrs
+        return params, {"system": state, "signature": trust.signature({"system": state})}
 
     def _distributions(self) -> dict[str, Any]:
         distributions: dict[str, Any] = {}
@@ -124,10 +129,29 @@ class SearchSampler:
                 distributions=distributions,
                 value={"done": score, "failed": worst}.get(state),
                 intermediate_values={0: score} if state == "pruned" and score is not None else {},
-                system_attrs=trial.attrs.get("system", {}),
+                system_attrs=self._state_of(trial),
             )
             study.add_trial(frozen_trial)
         return study
+
+    def _state_of(self, trial: Trial) -> dict[str, Any]:
+        """Return the state of Optuna's sampler that this user's sweep has stored with a trial.
+
+        That of CMA-ES is a pickle, which may run any code. Another user's state is left out.
+        """
+        state = trial.attrs.get("system", {})
+        content = {"system": state, "signature": trial.attrs.get("signature")}
+        if state == self._states.get(trial.number) or trust.is_signed(content):
+            return state
+        if state and self.name == "cmaes" and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                "your sweeps on this machine have not signed the state of CMA-ES in this file, which "
+                "could run code: the sampler starts anew",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+        return {}
 
 
 def choose_sampler(space: Space, trials: int | None) -> tuple[str, str]:
@@ -173,8 +197,6 @@ def _as_tuple(x: Any) -> Any:
 
 
 def _import_optuna() -> Any:
-    import warnings
-
     with requires_extra("this needs Optuna", "sweep", note=", or use `--sampler random`"):
         import optuna
     optuna.logging.set_verbosity(optuna.logging.ERROR)
