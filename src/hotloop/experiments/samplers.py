@@ -146,8 +146,8 @@ class SearchSampler:
         if state and self.name == "cmaes" and not self._has_warned:
             self._has_warned = True
             warnings.warn(
-                "your sweeps on this machine have not signed the state of CMA-ES in this file, which "
-                "could run code: the sampler starts anew",
+                "your sweeps on this machine have not signed the state of CMA-ES in this file, "
+                "which could run code: the sampler starts anew",
                 RuntimeWarning,
                 stacklevel=4,
             )
