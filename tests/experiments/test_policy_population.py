@@ -239,6 +239,7 @@ def test_games_that_are_cut_replace_no_member(tmp_path, capsys):
         ("policy", "../left", "does not fit"),
         ("checkpoint", "../last", "does not fit"),
         ("options", {"run_dir": "elsewhere"}, "does not fit"),
+        ("options", {"learning_rate": "evil:fall"}, "does not fit"),
         ("member", "0", "must be an integer"),
     ],
 )

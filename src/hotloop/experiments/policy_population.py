@@ -38,7 +38,7 @@ from hotloop.experiments.population import (
     mutate,
     schedule_parts,
 )
-from hotloop.experiments.spaces import Space, draw
+from hotloop.experiments.spaces import Space, allows, data_check, draw
 from hotloop.ops.ratings import elo_ratings
 from hotloop.policies import ActingPolicy
 from hotloop.runs import OnReport, RunDirectory
@@ -253,16 +253,14 @@ class Population:
                 for values in (generation.fitness, generation.ratings, generation.options)
             )
             and all(
-                option.keys() == self._space.keys()
-                for values in generation.options.values()
-                for option in values
+                self._fit(options) for values in generation.options.values() for options in values
             )
             and all(
                 exploit.policy in names
                 and exploit.member in members
                 and exploit.source in members
                 and re.fullmatch(r"step-\d+", exploit.checkpoint)
-                and exploit.options.keys() == self._space.keys()
+                and self._fit(exploit.options)
                 for exploit in generation.exploits
             )
             for number, generation in enumerate(generations, 1)
@@ -271,6 +269,13 @@ class Population:
             raise RunDirectoryError(
                 f"{self._file} does not fit its policies and members: start a new population"
             )
+
+    def _fit(self, options: dict[str, Any]) -> bool:
+        """Return whether stored options are those of the space, and name no code."""
+        is_data = data_check(type(self._config))
+        return options.keys() == self._space.keys() and all(
+            allows(self._space, name, value, is_data) for name, value in options.items()
+        )
 
     def _write(self, generations: Sequence[Generation]) -> None:
         values = [dataclasses.asdict(generation) for generation in generations]

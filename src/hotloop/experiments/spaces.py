@@ -180,15 +180,20 @@ def check_trials(
     for trial in trials:
         changed = [options.items() for options in trial.attrs.get("became", {}).values()]
         for name, value in [*trial.params.items(), *itertools.chain(*changed)]:
-            domain = space.get(name)
-            choices = domain.values if isinstance(domain, Choices) else ()
-            known = tuple(value) if isinstance(value, list) else value
-            if domain is None or not (known in choices or is_data(name, value)):
+            if not allows(space, name, value, is_data):
                 raise ConfigError(
                     f"{path} is damaged: trial {trial.number} sets `{name}` to "
                     f"{shortened(repr(value))}, which is not in the space of the sweep: restore "
                     "the file, or start another sweep"
                 )
+
+
+def allows(space: Space, name: str, value: Any, is_data: Callable[[str, Any], bool]) -> bool:
+    """Return whether a stored value is one of a space, or of its options and can't run code."""
+    domain = space.get(name)
+    choices = domain.values if isinstance(domain, Choices) else ()
+    known = tuple(value) if isinstance(value, list) else value
+    return domain is not None and (known in choices or is_data(name, value))
 
 
 def data_check(config_class: type) -> Callable[[str, Any], bool]:
