@@ -142,7 +142,8 @@ def test_tensorboard_after_a_kill(tmp_path):
     killed.close("failed")
 
 
-def test_tensorboard_gets_what_a_killed_run_had_not_written(tmp_path):
+@pytest.mark.parametrize("num_cut", [20, 150, 400])  # bytes, of one record or several
+def test_tensorboard_gets_what_a_killed_run_had_not_written(tmp_path, num_cut):
     """Each iteration appears once, also after a resume from an earlier checkpoint."""
     run = create(tmp_path / "run")
     first = open_trackers(["tensorboard"], run, resumed=False)
@@ -152,7 +153,7 @@ def test_tensorboard_gets_what_a_killed_run_had_not_written(tmp_path):
             first.log(100 * k, line(k))
     first.close("failed")
     (path,) = (run.path / "tensorboard").iterdir()
-    path.write_bytes(path.read_bytes()[:-20])  # the last record is cut
+    path.write_bytes(path.read_bytes()[:-num_cut])  # of the third iteration
     for checkpoint, last in ((5, 8), (4, 7), (7, 9)):
         run = RunDirectory.open(run.path)
         run.resume(
@@ -164,7 +165,10 @@ def test_tensorboard_gets_what_a_killed_run_had_not_written(tmp_path):
             trackers.log(100 * k, line(k))
         trackers.close("stopped")
         expected = [(100 * k, 0.5 * k / 2) for k in range(1, last + 1)]
-        assert points(read_tensorboard(run), "losses/policy_loss") == expected
+        events = read_tensorboard(run)
+        assert points(events, "losses/policy_loss") == expected
+        for name in tracker_scalars(line(1)):
+            assert [step for step, _ in points(events, name)] == [step for step, _ in expected]
 
 
 def test_a_tracker_that_is_added_later_gets_all_metrics(tmp_path):

@@ -145,8 +145,6 @@ def tracker_scalars(line: Mapping[str, Any]) -> dict[str, float]:
         scalars["charts/return"] = _mean(line["episode_returns"])
         scalars["charts/length"] = _mean(line["episode_lengths"])
     scalars |= _info_scalars("info", line.get("episode_info"))
-    if line["elapsed_s"] > 0:
-        scalars[_RATE] = line["timesteps"] / line["elapsed_s"]
     for name, value in line.items():
         if name not in _NOT_LOSSES and isinstance(value, (int, float)):
             scalars[f"{'charts' if name in _CHARTS else 'losses'}/{name}"] = value
@@ -157,6 +155,8 @@ def tracker_scalars(line: Mapping[str, Any]) -> dict[str, float]:
         if evaluation.get("lengths"):
             scalars["eval/length"] = _mean(evaluation["lengths"])
         scalars |= _info_scalars("eval", evaluation.get("info"))
+    if line["elapsed_s"] > 0:  # the last one, which shows that a tracker has the whole iteration
+        scalars[_RATE] = line["timesteps"] / line["elapsed_s"]
     return {name: float(value) for name, value in scalars.items() if math.isfinite(value)}
 
 
@@ -177,13 +177,13 @@ class _TensorBoard:
             from torch.utils.tensorboard.summary import hparams
         directory = run.path / "tensorboard"
         lines = run.metrics() if resumed else []
-        # Remove the points after the checkpoint. The resumed run logs them again.
-        purge_step = 1 + (lines[-1]["timesteps"] if lines else 0) if resumed else None
-        # Skip the points up to there, unless the killed run did not write them.
+        # Skip the points up to the checkpoint, unless the killed run did not write them.
         self._logged_until = 0
         if lines:
             last = last_tensorboard_step(directory, _RATE)
             self._logged_until = min(last, lines[-1]["timesteps"])
+        # Remove the points after that, which the resumed run logs again.
+        purge_step = 1 + self._logged_until if lines else 0 if resumed else None
         try:
             with blocked_signals():  # the writer starts a thread
                 self._writer = SummaryWriter(str(directory), purge_step=purge_step, flush_secs=15)
