@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from hotloop.profiler.session.other_profilers.places import file_finder, functio
 from hotloop.profiler.session.other_profilers.stacks import (
     MAIN,
     OtherProfile,
+    SpanEvent,
     StackSample,
     without_middle,
 )
@@ -78,18 +79,24 @@ def to_session(profile: OtherProfile, path: Path) -> Session:
         raise ProfileError(f"expected stacks of {profile.tool} in {path}, got none: record again")
     # The main process is the one without a parent that has the most time.
     ns = {name: max(thread.ns for thread in x.threads.values()) for name, x in sums.items()}
-    roots = [name for name in sums if profile.parents.get(name, name) not in {*sums} - {name}]
+    parents = {name: profile.parents.get(name, name) for name in sums}
+    roots = [name for name, parent in parents.items() if parent == name or parent not in sums]
     main = max(roots or list(sums), key=lambda name: ns[name])
     names = [main, *(name for name in sums if name != main)]
     whole_ns = max(ns.values())
     # Assign process ids and roles.
     pids: dict[str, int] = {}
+    used_pids: set[int] = set()
+    largest = 0
     for name in names:
-        known = profile.pids.get(name, 0)
-        used_pids = set(pids.values())
-        pids[name] = (
-            known if 0 < known < 2**31 and known not in used_pids else max(used_pids, default=0) + 1
-        )
+        pid = profile.pids.get(name, 0)
+        if not 0 < pid < 2**31 or pid in used_pids:
+            pid = largest + 1
+        pids[name], largest = pid, max(largest, pid)
+        used_pids.add(pid)
+    spans: dict[str, list[SpanEvent]] = {}
+    for span in profile.spans:
+        spans.setdefault(span.process, []).append(span)
     processes: list[ProfiledProcess] = []
     num_workers = 0
     for number, name in enumerate(names):
@@ -103,7 +110,7 @@ def to_session(profile: OtherProfile, path: Path) -> Session:
         process.role = "worker" if is_worker else "helper" if number else "main"
         process.parent_pid = pids.get(profile.parents.get(name, main), 0) if number else 0
         process.command = profile.commands.get(name, [])
-        _add_spans(process, profile, name)
+        _add_spans(process, spans.get(name, []))
         processes.append(process)
     missing = [f"recorded by {profile.tool}: {sentence}" for sentence in profile.missing]
     recorded_s = path.stat().st_mtime - whole_ns / 1e9
@@ -198,19 +205,18 @@ def _process(sums: _Process, pid: int, whole_ns: int, interval_ns: int) -> Profi
     return process
 
 
-def _add_spans(process: ProfiledProcess, profile: OtherProfile, name: str) -> None:
+def _add_spans(process: ProfiledProcess, spans: Sequence[SpanEvent]) -> None:
     """Add the spans of a process to its tree and its events."""
-    spans = [span for span in profile.spans if span.process == name]
     if not spans:
         return
     paths: dict[tuple[str, ...], int] = {}
     numbers = np.array([paths.setdefault(span.path, len(paths)) for span in spans], np.int64)
     start_ns = np.array([span.start_ns for span in spans], np.int64)
     end_ns = np.array([span.end_ns for span in spans], np.int64)
-    for path, number in paths.items():
+    by_path = np.split(np.argsort(numbers, kind="stable"), np.cumsum(np.bincount(numbers))[:-1])
+    for path, rows in zip(paths, by_path, strict=True):
         row = np.zeros((1, fmt.ROW_WORDS), np.int64)
-        is_span = numbers == number
-        fold(row, np.zeros(int(is_span.sum()), np.int64), start_ns[is_span], end_ns[is_span])
+        fold(row, np.zeros(len(rows), np.int64), start_ns[rows], end_ns[rows])
         node = process.tree
         for part in path:
             node = node.child(part)
