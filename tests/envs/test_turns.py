@@ -7,7 +7,8 @@ import pytest
 from gymnasium import spaces
 from pettingzoo import ParallelEnv
 
-from hotloop.envs import EnvSpec, obs_hash
+from hotloop.base import memory, processes
+from hotloop.envs import EnvSpec, make_vec, obs_hash
 from hotloop.envs.game_factory import make_turn_games
 from hotloop.errors import ConfigError, EnvironmentFailure, SpaceError
 from hotloop.types import RunningEpisode
@@ -279,3 +280,20 @@ def test_spaces_of_a_game_are_given_to_the_opponents():
     make(1, opponents)
     assert opponents.spaces.obs_spec.shape == (8,)
     assert isinstance(Nim().action_space("first"), spaces.Discrete)
+
+
+@pytest.mark.parametrize("has_opponents", [False, True])
+def test_games_beyond_memory_are_refused_early(monkeypatch, has_opponents):
+    created = []
+
+    def make():
+        created.append(Matching())
+        return created[-1]
+
+    monkeypatch.setattr(processes, "resident_bytes", lambda: len(created) * 2**20)
+    monkeypatch.setattr(memory, "available_memory", lambda: 100 * 2**20)
+    with pytest.raises(ConfigError, match="environments take at least .*: lower `num_envs`"):
+        make_turn_games(EnvSpec(make), 10**9, Scripted()) if has_opponents else make_vec(
+            make, 10**9
+        )
+    assert len(created) == 64

@@ -15,7 +15,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from hotloop.base import processes
 from hotloop.base.cores import available_cores
 from hotloop.base.importing import (
     describe_exception,
@@ -24,13 +23,13 @@ from hotloop.base.importing import (
     import_module_of,
     script_object_error,
 )
-from hotloop.base.memory import require_memory
 from hotloop.base.redaction import redacted_options
 from hotloop.envs import atari, doom
 from hotloop.envs.checks import describe_value
 from hotloop.envs.closing import close_all
 from hotloop.envs.device.factory import is_on_device, make_host_vec
 from hotloop.envs.double_buffer import DoubleBufferedEnvs
+from hotloop.envs.environment_memory import MemoryCheck
 from hotloop.envs.games import find_game, is_game, make_games
 from hotloop.envs.global_generators import seed_global_generators, seed_torch_generator
 from hotloop.envs.pettingzoo_envs import PettingZooEnvs
@@ -69,9 +68,6 @@ _PACKAGES = {
     "dm_control/": "shimmy",
     "mo-": "mo_gymnasium",
 }
-
-# Growth of the process that may have causes other than the created environments.
-_GROWTH_MARGIN_BYTES = 2**22
 
 
 def make_env(env: EnvSpec | str | EnvFactory) -> gymnasium.Env[Any, Any]:
@@ -244,10 +240,9 @@ def _make_groups(
     # Create the other single environments.
     singles, known = [instance], {id(instance)}
     try:
-        before = processes.resident_bytes()
+        memory = MemoryCheck(num_envs or 1)
         for count in range(1, num_envs or 1):
-            if count >= 64 and count.bit_count() == 1:
-                _check_memory(count, num_envs or 1, processes.resident_bytes() - before)
+            memory.check(count)
             single = make_single()
             if id(single) in known:
                 raise ConfigError(
@@ -272,12 +267,6 @@ def _make_groups(
         with contextlib.suppress(Exception):  # the first failure is the relevant one
             close_all(singles)
         raise
-
-
-def _check_memory(count: int, num_envs: int, growth_bytes: int) -> None:
-    """Raise ConfigError if memory is short for all environments, estimated from `count`."""
-    env_bytes = (growth_bytes - _GROWTH_MARGIN_BYTES) // count
-    require_memory(env_bytes * (num_envs - count), f"{num_envs:,} environments", "lower `num_envs`")
 
 
 def _adapt(envs: Any, spec: EnvSpec, num_envs: int | None, env_id: str) -> VectorAdapter:

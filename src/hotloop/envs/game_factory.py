@@ -10,6 +10,7 @@ from typing import Any
 
 from hotloop.envs.checks import describe_value
 from hotloop.envs.closing import close_all
+from hotloop.envs.environment_memory import MemoryCheck
 from hotloop.envs.factory import construct, resolve
 from hotloop.envs.games import is_game, make_games
 from hotloop.envs.pettingzoo_envs import PettingZooEnvs
@@ -87,7 +88,9 @@ def make_turn_games(spec: EnvSpec, num_envs: int, opponents: Opponents) -> TurnG
 
     games: list[Any] = []
     try:
+        memory = MemoryCheck(num_envs)
         while len(games) < num_envs:
+            memory.check(len(games))
             game = make_game() if games else instance
             games.append(game if isinstance(game, AECEnv) else parallel_to_aec(game))
         if len(games[0].possible_agents) < 2:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 from hotloop.base.importing import describe_exception
 from hotloop.envs.checks import check_reset, describe_bad_step, describe_value
 from hotloop.envs.closing import close_all
+from hotloop.envs.environment_memory import MemoryCheck
 from hotloop.envs.spec import EnvSpec
 from hotloop.errors import ConfigError, EnvironmentFailure, UnknownNameError
 from hotloop.timing import span
@@ -295,7 +296,9 @@ def make_games(
                 f"(of each worker) must be a multiple of {num_agents}, got {num_envs}: set it to "
                 f"{options}"
             )
+        memory = MemoryCheck(num_envs // num_agents)
         while len(games) * num_agents < num_envs:
+            memory.check(len(games))
             games.append(as_parallel(make_game(), env_id))
         return Games(games, spec, env_id=env_id)
     except BaseException:
