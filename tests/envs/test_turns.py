@@ -292,7 +292,7 @@ def test_games_beyond_memory_are_refused_early(monkeypatch, has_opponents):
 
     monkeypatch.setattr(processes, "resident_bytes", lambda: len(created) * 2**20)
     monkeypatch.setattr(memory, "available_memory", lambda: 100 * 2**20)
-    with pytest.raises(ConfigError, match="environments take at least .*: lower `num_envs`"):
+    with pytest.raises(ConfigError, match=r"environments take at least .*: lower `num_envs`"):
         make_turn_games(EnvSpec(make), 10**9, Scripted()) if has_opponents else make_vec(
             make, 10**9
         )

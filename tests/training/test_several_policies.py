@@ -114,7 +114,7 @@ def test_a_policys_agents_need_the_same_spaces(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_each_policy_has_a_run_of_its_own_and_games_are_stepped_once(tmp_path):
+def test_each_policy_has_a_run_of_its_own_and_games_are_stepped_once(tmp_path, capsys):
     Teams.num_steps = 0
     results = train_policies(ppo.algorithm, config(tmp_path))
     num_iterations = 5  # of 6 · 16 steps
@@ -135,6 +135,11 @@ def test_each_policy_has_a_run_of_its_own_and_games_are_stepped_once(tmp_path):
     assert sorted(played.lengths) == [2, 2, 6, 6]
     with pytest.raises(ConfigError, match="has 2 policies: choose one of them"):
         hotloop.load(tmp_path / "run")
+    for command in (["export", "--format", "numpy"], ["push", "a/b"]):
+        assert main([command[0], str(tmp_path / "run"), *command[1:]]) == 2
+        assert "has 2 policies: choose one of them" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="has 2 policies: choose one of them"):
+        ppo.train("CartPole-v1", init_from=str(tmp_path / "run"), run_dir=str(tmp_path / "new"))
 
 
 def test_reports_name_each_policy_and_its_share_of_the_time(tmp_path, capsys):

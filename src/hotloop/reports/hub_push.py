@@ -15,6 +15,7 @@ from hotloop.reports.model_card import model_card
 from hotloop.runs import RunDirectory
 from hotloop.runs.hub import HubAddress, hub_requests, huggingface_hub
 from hotloop.runs.learning_curve import CURVE_FILE, learning_curve
+from hotloop.runs.policies import check_one_policy
 from hotloop.training.trained_policy import EvaluationResult, evaluate
 
 _LICENSE = re.compile(r"[a-z0-9][a-z0-9.+-]{0,63}")
@@ -66,6 +67,7 @@ def push(
         )
     huggingface_hub()
     directory = RunDirectory.open(run)
+    check_one_policy(directory.path)
     # `last` and `best` may move while a training runs: use the same checkpoint everywhere.
     files = directory.checkpoints.policy_files(checkpoint)
     checkpoint = Path(next(iter(files))).parent.name

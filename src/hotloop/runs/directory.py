@@ -30,6 +30,7 @@ from hotloop.runs import file_schemas, module_digests, trust
 from hotloop.runs.checkpoints import Checkpoints, write_arrays
 from hotloop.runs.library_versions import library_versions
 from hotloop.runs.new_directory import create_directory, default_name
+from hotloop.runs.policies import check_one_policy
 from hotloop.types import Array
 
 if TYPE_CHECKING:
@@ -472,6 +473,7 @@ class RunDirectory:
 
         Raises:
             CheckpointError, MissingExtraError: see `Checkpoints.load_policy`.
+            ConfigError: see `check_one_policy`.
             UntrustedError: the checkpoint needs a custom network or head, and the run is not
                 trusted.
         """
@@ -480,6 +482,7 @@ class RunDirectory:
             if not (is_trusted or (self.is_signed and trust.names(self._content, part, name))):
                 trust.reject(self.path, [f"a {part} '{name}'"])
 
+        check_one_policy(self.path)
         if not is_trusted:
             self.check_signature()
         return self.checkpoints.load_policy(name, check_import=check)

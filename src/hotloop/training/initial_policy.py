@@ -13,6 +13,7 @@ from hotloop.learner.state import load_arrays
 from hotloop.policies import Network
 from hotloop.runs import Checkpoint, RunDirectory
 from hotloop.runs.hub import is_hub_address
+from hotloop.runs.policies import check_one_policy
 from hotloop.training.options import AlgorithmOptions, NetworkOptions
 from hotloop.training.resume import network_difference
 from hotloop.training.trained_policy import split_run_path
@@ -75,6 +76,7 @@ def open_initial_policy(config: AlgorithmOptions) -> InitialPolicy | None:
         )
     folder, name = split_run_path(Path(config.init_from))
     run = RunDirectory.open(folder)
+    check_one_policy(folder)
     is_normalized = bool(run.config["config"].get("normalize_obs", False))
     if is_normalized != config.normalize_obs:
         raise ConfigError(

@@ -23,7 +23,7 @@ from hotloop.policies import ActingPolicy, TrainedPolicy
 from hotloop.rollouts import evaluation
 from hotloop.runs import RunDirectory
 from hotloop.runs.hub import local_run
-from hotloop.runs.policies import policy_runs
+from hotloop.runs.policies import check_one_policy
 from hotloop.runs.progress import episode_info
 from hotloop.types import Episode
 
@@ -225,10 +225,7 @@ def _open_run(path: str | Path, checkpoint: str | None) -> tuple[RunDirectory, s
         raise ConfigError(
             f"`checkpoint` must be left out if the path names one, got '{checkpoint}' and {path}"
         )
-    if runs := policy_runs(folder):
-        raise ConfigError(
-            f"{folder} has {len(runs)} policies: choose one of them, such as {runs[0]}"
-        )
+    check_one_policy(folder)
     return RunDirectory.open(folder), name or checkpoint or "last"
 
 
