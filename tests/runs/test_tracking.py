@@ -143,8 +143,12 @@ def test_tensorboard_after_a_kill(tmp_path):
 
 
 @pytest.mark.parametrize("num_cut", [20, 150, 400])  # bytes, of one record or several
-def test_tensorboard_gets_what_a_killed_run_had_not_written(tmp_path, num_cut):
+def test_tensorboard_gets_what_a_killed_run_had_not_written(tmp_path, monkeypatch, num_cut):
     """Each iteration appears once, also after a resume from an earlier checkpoint."""
+    from tensorboard.summary.writer import event_file_writer
+
+    # Files of the same second are read in the order of these numbers as texts.
+    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(0))
     run = create(tmp_path / "run")
     first = open_trackers(["tensorboard"], run, resumed=False)
     for k in range(1, 7):

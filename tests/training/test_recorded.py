@@ -264,9 +264,9 @@ def encoded(size, kind):
 @pytest.mark.parametrize(
     ("image", "message"),
     [
-        (encoded((8, 8), "EPS"), "an image is not in the format JPEG"),
-        (encoded((8, 8), "PNG"), "an image is not in the format JPEG"),
-        (b"\xff\xd8" + encoded((8, 8), "EPS"), "cannot identify image"),
+        (encoded((32, 32), "EPS"), "an image is not in the format JPEG"),
+        (encoded((32, 32), "PNG"), "an image is not in the format JPEG"),
+        (b"\xff\xd8" + encoded((32, 32), "EPS"), "cannot identify image"),
         (encoded((800, 800), "JPEG"), "an image has 800 × 800 pixels"),
     ],
     ids=["EPS", "PNG", "hidden EPS", "large"],
@@ -274,10 +274,10 @@ def encoded(size, kind):
 @pytest.mark.parametrize("data_format", ["hdf5", "arrow"])
 def test_images_are_jpeg_of_their_space(monkeypatch, image, message, data_format):
     """For other formats, such as EPS, Pillow may start a program."""
-    space = Box(0, 255, (8, 8, 3), np.uint8)
-    episodes = random_episodes((8, 8, 3), (1,))
+    space = Box(0, 255, (32, 32, 3), np.uint8)
+    episodes = random_episodes((32, 32, 3), (1,))
     for episode in episodes:
-        episode["observations"] = np.zeros((31, 8, 8, 3), np.uint8)
+        episode["observations"] = np.zeros((31, 32, 32, 3), np.uint8)
     write_dataset(NAME, episodes, space, data_format=data_format)
     storage = open_dataset(NAME)
     envs = SimpleNamespace(obs_spec=ObsEncoder(space).spec)

@@ -230,7 +230,7 @@ def test_a_changed_configuration_of_one_policy_is_not_used(tmp_path, capsys):
     train_policies(ppo.algorithm, config(tmp_path, total_timesteps=96))
     path = tmp_path / "run" / "policies" / "red" / "config.json"
     content = json.loads(path.read_text())
-    del content["config"]["num_envs"]
+    content["command"] = ["another"]
     path.write_text(json.dumps(content))
     more = ["resume", str(tmp_path / "run"), "--total-timesteps", "192"]
     assert main(more) == 1
