@@ -164,7 +164,7 @@ class DeviceReplay:
             parts["numbers"] = ((max_batches, batch_size), int64)
             if self.index.sampler.has_importance:
                 parts["importance"] = ((max_batches, batch_size), float32)
-        self.batch_size, self.max_batches = batch_size, max_batches
+        self.batch_size = batch_size
         self.inbox = Inbox(parts, self.device)
         rows = [block["rows"].view(self.layout.dtype)[:, 0] for block in self.inbox.blocks]
         self._inbox_columns = [{name: row[name] for name in row.dtype.names or ()} for row in rows]

@@ -28,7 +28,7 @@ def _window_row(environment, array, stride, offset):  # type: ignore[no-untyped-
 
 
 @jit
-def _set_addresses(frame: int, step: int, offset: int) -> None:
+def _set_addresses(frame: int, offset: int) -> None:
     environment = load_i64(frame, layout.ENVIRONMENT)
     values = _window_row(environment, layout.VALUES_AT, layout.VALUES_STRIDE, offset)
     best = _window_row(environment, layout.BEST_AT, layout.BEST_STRIDE, offset)
@@ -71,7 +71,7 @@ def _play(frame: int, first: int, last: int) -> int:
             choose, update = load_i64(agent, layout.CHOOSE), load_i64(agent, layout.UPDATE)
             for offset in range(min(WINDOW, last - step)):
                 current = step + offset
-                _set_addresses(frame, current, offset)
+                _set_addresses(frame, offset)
                 call_function(choose, agent, current)
                 call_function(give_reward, environment, current)
                 if load_i64(frame, layout.FAULT) != 0:
@@ -96,7 +96,7 @@ def _call(part: int, address: int, step: int) -> int:
 def _prepare_step(frame: int, step: int, offset: int) -> int:
     if offset == 0:
         _prepare(frame, step)
-    _set_addresses(frame, step + offset, offset)
+    _set_addresses(frame, offset)
     return 0
 
 

@@ -161,7 +161,7 @@ def advance_walk(environment: int, step: int) -> None:
 
 @CompiledFunction
 def advance_abrupt(environment: int, step: int) -> None:
-    """Prepare values that are drawn again interval `CHANGE_INTERVAL` steps."""
+    """Prepare values that are drawn again every `CHANGE_INTERVAL` steps."""
     frame, values = load_i64(environment, layout.FRAME), load_i64(environment, layout.VALUES_AT)
     best, interval = load_i64(environment, layout.BEST_AT), load_i64(environment, CHANGE_INTERVAL)
     num_arms = load_i64(frame, layout.NUM_ARMS)
