@@ -37,6 +37,12 @@ def test_value_losses_literal():
     assert loss.item() == pytest.approx((2.25 + 0.04) / 2 / 4)
 
 
+def test_rows_without_weight_stay_finite():
+    """A minibatch of sequences may have no transition, if an agent of a game is dead."""
+    advantages = losses.normalized(tensor(1.0, 3.0), torch.zeros(2))
+    assert losses.mean(advantages, torch.zeros(2)) == 0.0
+
+
 def test_normalized_values_and_clip_fraction_literal():
     values = losses.normalized(tensor(1.0, 3.0), tensor(0.5, 1.5))
     # Mean 2.5, variance (0.5 · 1.5² + 1.5 · 0.5²) / 2 · 2 = 1.5.

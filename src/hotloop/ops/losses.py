@@ -7,6 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+# Minimum sum of weights: a minibatch of sequences may have no row that is a transition.
+_MIN_TOTAL = 1e-6
+
 
 def mean(values: Tensor, weight: Tensor | None = None) -> Tensor:
     """Return E[x], or E[w x] for weights that are 1 on average.
@@ -29,11 +32,11 @@ def moments(values: Tensor, weight: Tensor | None = None) -> tuple[Tensor, Tenso
         weight: float32, (B,). None for equal weights.
 
     Returns:
-        0-d each. The standard deviation has Bessel's correction.
+        0-d each. The standard deviation has Bessel's correction. Both are 0 if all weights are.
     """
     if weight is None:
         return values.mean(), values.std()
-    total = weight.sum()
+    total = weight.sum().clamp(min=_MIN_TOTAL)
     average = (weight * values).sum() / total
     size = values.shape[0]
     variance = (weight * (values - average).square()).sum() / total * (size / (size - 1))
