@@ -8,7 +8,7 @@ gives the original's actions, apart from rounding.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Any, TypeAlias
 
@@ -61,6 +61,27 @@ class ActingTwin:
             for head, activation in zip(self._heads, activations, strict=True)
         ]
         self._shape = tuple(policy.action_space.shape)
+        self._parameters = list(policy.parameters())
+        self._versions: list[int] = []
+        self._is_finite = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Put the policy's own forward into copies and files of the policy."""
+        return getattr, (self._policy, "forward")
+
+    def expire(self) -> None:
+        """Read the policy's parameters at the next call."""
+        self._versions = []
+
+    def can_act(self) -> bool:
+        """Read parameters that have changed, and return whether all of them are finite.
+
+        A callback may change them within a rollout.
+        """
+        versions = [x._version for x in self._parameters]
+        if versions != self._versions:
+            self._versions, self._is_finite = versions, self.refresh()
+        return self._is_finite
 
     def refresh(self) -> bool:
         """Read the policy's current parameters. Return whether all of them are finite."""
@@ -73,7 +94,7 @@ class ActingTwin:
         self, obs: Tensor, deterministic: bool = False, action_masks: Array | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return actions, values and log-probabilities."""
-        if deterministic:
+        if deterministic or not self.can_act():
             masks = {} if action_masks is None else {"action_masks": action_masks}
             return self._forward(obs, deterministic, **masks)
         rows = obs.numpy()
@@ -110,7 +131,9 @@ def check_acting(policy: Any) -> None:
         Unsupported: it does not.
     """
     _check_methods(policy)
-    check_vectors(policy, [policy.pi_features_extractor, policy.vf_features_extractor])
+    check_hooks(layer for part in policy.children() for layer in part.modules())
+    names = ("features_extractor", "pi_features_extractor", "vf_features_extractor")
+    check_vectors(policy, [getattr(policy, name) for name in names])
     if type(policy.mlp_extractor) is not MlpExtractor:
         name = type(policy.mlp_extractor).__name__
         raise Unsupported(f"its mlp_extractor is {name}, not MlpExtractor")
@@ -149,16 +172,43 @@ def _check_methods(policy: Any) -> None:
     changed = [
         name
         for name in names
-        if getattr(type(policy), name).__module__ not in _ORIGINALS or name in vars(policy)
+        if getattr(type(policy), name).__module__ not in _ORIGINALS
+        or getattr(getattr(policy, name), "__func__", None) is not getattr(type(policy), name)
     ]
     if changed:
         raise Unsupported(f"its {type(policy).__name__} has its own {', '.join(changed)}")
 
 
+def check_hooks(layers: Iterable[nn.Module]) -> None:
+    """Check that no layer has forward hooks, which a twin would not call.
+
+    Raises:
+        Unsupported: one has.
+    """
+    for layer in layers:
+        if layer._forward_hooks or layer._forward_pre_hooks:
+            raise Unsupported(f"its {type(layer).__name__} has forward hooks")
+
+
+def check_linear(layers: Iterable[nn.Module]) -> None:
+    """Check that layers are linear, with a bias.
+
+    Raises:
+        Unsupported: one is not.
+    """
+    for layer in layers:
+        name = type(layer).__name__
+        if type(layer) is not nn.Linear:
+            raise Unsupported(f"its layers include {name}, not only Linear")
+        if layer.bias is None:
+            raise Unsupported(f"its layers include {name} without bias")
+
+
 class _LinearLayers:
     """Contiguous copies of the weights of linear layers, (inputs, outputs)."""
 
-    def __init__(self, layers: list[nn.Linear]) -> None:
+    def __init__(self, layers: list[Any]) -> None:
+        check_linear(layers)
         self._layers = layers
         self._copies = {
             name: np.zeros(tuple(reversed(x.shape)), np.float32)
@@ -183,20 +233,20 @@ class _LinearLayers:
         return is_finite
 
 
-def linear_layers(net: nn.Sequential) -> tuple[list[nn.Linear], str]:
-    """Return the linear layers of a network and the activation after each of them.
+def linear_layers(net: nn.Sequential) -> tuple[list[nn.Module], str]:
+    """Return the layers of a network, for `check_linear`, and the activation after each of them.
 
     Raises:
-        Unsupported: there are other layers, or other activations than Tanh and ReLU.
+        Unsupported: a layer has no activation, or another one than Tanh and ReLU.
     """
     layers, activations = list(net)[::2], list(net)[1::2]
-    kinds = {type(x) for x in activations} or {nn.Tanh}
-    if any(type(x) is not nn.Linear or x.bias is None for x in layers):
+    if len(layers) != len(activations):
         raise Unsupported("its hidden layers are not linear layers with an activation after each")
-    if len(kinds) > 1 or len(layers) != len(activations) or not kinds <= set(_ACTIVATIONS):
+    kinds = {type(x) for x in activations} or {nn.Tanh}
+    if len(kinds) > 1 or not kinds <= set(_ACTIVATIONS):
         names = ", ".join(sorted(x.__name__ for x in kinds))
         raise Unsupported(f"its activations are {names}, not Tanh or ReLU")
-    return [x for x in layers if isinstance(x, nn.Linear)], _ACTIVATIONS[kinds.pop()]
+    return layers, _ACTIVATIONS[kinds.pop()]
 
 
 _ACTIVATIONS: dict[type, str] = {nn.Tanh: "tanh", nn.ReLU: "relu"}

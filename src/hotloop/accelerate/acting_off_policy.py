@@ -15,7 +15,13 @@ import torch
 from torch import nn
 
 from hotloop.accelerate.acceleration import Unsupported
-from hotloop.accelerate.acting import check_vectors, linear_layers, state_dependent_noise
+from hotloop.accelerate.acting import (
+    check_hooks,
+    check_linear,
+    check_vectors,
+    linear_layers,
+    state_dependent_noise,
+)
 from hotloop.types import Array
 
 _LIBRARIES = ("stable_baselines3.", "sb3_contrib.", "hotloop.")
@@ -29,9 +35,13 @@ class LayerStack:
     Args:
         layers: the layers.
         activation: the activation after each layer but the last, "tanh" or "relu".
+
+    Raises:
+        Unsupported: a layer is not linear.
     """
 
     def __init__(self, layers: Sequence[Any], activation: str) -> None:
+        check_linear(layers)
         self._parameters = [x for layer in layers for x in (layer.weight, layer.bias)]
         self._is_relu = activation == "relu"
         self._addresses: list[int] = []
@@ -88,7 +98,7 @@ def squashed_gaussian_twin(model: Any, actor_class: type) -> Callable[[Array], A
 
 
 def _state_dependent_twin(
-    actor: Any, hidden: list[nn.Linear], activation: str, shape: tuple[int, ...]
+    actor: Any, hidden: list[nn.Module], activation: str, shape: tuple[int, ...]
 ) -> Callable[[Array], Array]:
     """Return the function of `squashed_gaussian_twin` for state-dependent noise (gSDE)."""
     last, limit = actor.mu, np.inf
@@ -161,6 +171,7 @@ def _check(model: Any, network: Any, network_class: type) -> None:
     if type(network) is not network_class:
         names = type(network).__name__, network_class.__name__
         raise Unsupported("its network is {}, not {}".format(*names))
+    check_hooks(network.modules())
     check_vectors(model.policy, [network.features_extractor])
     for owner, names in ((model, ("predict",)), (model.policy, ("predict", "_predict"))):
         for name in names:

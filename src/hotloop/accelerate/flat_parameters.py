@@ -40,11 +40,12 @@ class ModuleState:
 
 
 class ModuleContents:
-    """The layers, parameters and buffers of a module, to detect new ones within microseconds."""
+    """The layers, parameters, buffers and hooks of a module, to detect new ones quickly."""
 
     def __init__(self, module: nn.Module) -> None:
         layers = list(module.modules())
-        self._owners = [owner for x in layers for owner in (x._modules, x._parameters, x._buffers)]
+        kinds = ("_modules", "_parameters", "_buffers", "_forward_hooks", "_forward_pre_hooks")
+        self._owners = [getattr(x, kind) for x in layers for kind in kinds]
         # References to the objects, whose ids stay unique so.
         self._objects = [*layers, *(x for owner in self._owners for x in owner.values())]
         self._ids = self._current_ids()

@@ -52,7 +52,7 @@ class Transitions(NamedTuple):
 class OffPolicyUpdate:
     """The gradient steps of one model.
 
-    A class binds its functions in `__init__` and calls them in `make_step`.
+    A class binds its functions in `__init__` and calls them in `run`.
 
     Args:
         model: the model.

@@ -85,7 +85,7 @@ class PolicyUpdate:
         self._objective = objective
         self._fields = fields
         self._evaluate = ModuleFunction(
-            self.parameters, policy.evaluate_actions, policy.action_dist
+            self.parameters, policy.evaluate_actions, getattr(policy, "action_dist", None)
         )
         self._is_discrete = isinstance(model.action_space, spaces.Discrete)
         space = model.observation_space
@@ -271,11 +271,13 @@ class OnPolicyModel(AcceleratedModel):
         """Collect a rollout with the original's loop, where the policy acts on NumPy."""
         model: Any = self
         policy = model.policy
-        # The layers, since the twin reads those that the policy had.
-        key = (*policy.modules(), vars(policy).get("forward"))
+        # The layers and their hooks, since the twin reads those that the policy had.
+        hooks = [(*x._forward_hooks, *x._forward_pre_hooks) for x in policy.modules()]
+        key = (*policy.modules(), hooks, vars(policy).get("forward"))
         twin = self.prepared("acting", key, self._acting_twin)
-        if twin is None or not twin.refresh():
+        if twin is None:
             return super().collect_rollouts(*args, **kwargs)  # pyright: ignore
+        twin.expire()
         replaced = replaced_attribute(policy, "forward", twin)
         with replaced, rollout_shortcuts(model.rollout_buffer):
             return super().collect_rollouts(*args, **kwargs)  # pyright: ignore

@@ -36,10 +36,11 @@ def rollout_shortcuts(buffer: Any) -> Iterator[None]:
             stack.enter_context(replaced_attribute(dummy_vec_env, "deepcopy", deep_copy))
         method = "compute_returns_and_advantage"
         originals = [getattr(x, method) for x in (buffers.RolloutBuffer, buffers.DictRolloutBuffer)]
-        if getattr(type(buffer), method) in originals:
+        if getattr(getattr(buffer, method), "__func__", None) in originals:
             stack.enter_context(replaced_attribute(buffer, method, _Advantages(buffer)))
         has_arrays = isinstance(buffer.observation_space, spaces.Box)
-        if type(buffer) is buffers.RolloutBuffer and has_arrays:
+        is_plain = type(buffer) is buffers.RolloutBuffer and "add" not in vars(buffer)
+        if is_plain and has_arrays:
             stack.enter_context(replaced_attribute(buffer, "add", _Storing(buffer)))
         yield
 

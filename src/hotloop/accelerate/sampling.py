@@ -19,11 +19,13 @@ def sample(buffer: Any, batch_size: int, normalizer: Any = None) -> Any:
     """Return what `buffer.sample(batch_size, env=normalizer)` returns.
 
     Args:
-        buffer: any replay buffer. Only a plain `ReplayBuffer` on the CPU is gathered here.
+        buffer: any replay buffer. Only a plain `ReplayBuffer` on the CPU is gathered here, if its
+            `sample` was not replaced.
         batch_size: B.
         normalizer: a VecNormalize, or None.
     """
-    if type(buffer) is not ReplayBuffer or normalizer is not None or buffer.device.type != "cpu":
+    is_plain = type(buffer) is ReplayBuffer and "sample" not in vars(buffer)
+    if not is_plain or normalizer is not None or buffer.device.type != "cpu":
         return buffer.sample(batch_size, env=normalizer)
     # Draw rows and environments as the original does.
     if not buffer.optimize_memory_usage:
