@@ -68,6 +68,11 @@ def test_observations_are_flattened_like_gymnasiums(name):
                 np.testing.assert_array_equal(obs[i].reshape(-1), flat.astype(np.float32))
 
 
+def test_choices_may_have_dtype_uint64():
+    env = SpaceEnv(spaces.MultiDiscrete([1, 1], dtype=np.uint64, start=[3, 5]))
+    assert make_vec(lambda: env).reset().tolist() == [[1.0, 1.0]]
+
+
 @pytest.mark.parametrize("name", FLAT)
 def test_obs_spec_survives_json(name):
     spec = make_vec(lambda: SpaceEnv(FLAT[name])).obs_spec

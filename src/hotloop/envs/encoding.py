@@ -346,7 +346,8 @@ def _one_hot_writer(shape: tuple[int, ...], counts: Array, starts: Array) -> Wri
                 f"the observation must be integers of shape {expected}, "
                 f"got {describe_value(value)}: return an observation of its space"
             )
-        index = array.reshape(*out.shape[:-1], len(counts)) - starts
+        # uint64 − int64 would be float64.
+        index = array.astype(np.int64, copy=False).reshape(*out.shape[:-1], len(counts)) - starts
         if (index < 0).any() or (index >= counts).any():
             raise MismatchError(
                 f"the observation must lie in {starts.tolist()} … "
