@@ -9,7 +9,7 @@ import sys
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.vector import SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 from hotloop.base import memory, processes
 from hotloop.envs import EnvSpec, make_env, make_vec
@@ -236,6 +236,11 @@ def test_unknown_autoreset_mode():
 
     with pytest.raises(ConfigError, match="AutoresetMode, got 'sometimes'"):
         make_vec(make)
+
+
+def test_processes_that_reset_twice_are_refused():
+    with pytest.raises(ConfigError, match="must have `shared_memory`"):
+        make_vec(lambda: AsyncVectorEnv([CountingEnv], shared_memory=False))
 
 
 def test_close_closes_each_environment_once():

@@ -1,8 +1,11 @@
 """Running episodes, resumed in new environments."""
 
+from functools import partial
+
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from hotloop.envs import EnvSpec, make_vec, obs_hash
 from hotloop.types import RunningEpisode
@@ -95,9 +98,11 @@ def test_unrepeatable_episodes_are_restarted(how):
     np.testing.assert_array_equal(obs, expected)
 
 
-def test_vector_environments_that_take_seeds_resume():
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
+def test_vector_environments_that_take_seeds_resume(mode):
     def factory():
-        return gymnasium.make_vec("CartPole-v1", NUM_ENVS, vectorization_mode="sync")
+        make = partial(gymnasium.make, "CartPole-v1")
+        return SyncVectorEnv([make] * NUM_ENVS, autoreset_mode=mode)
 
     old, new = (make_vec(EnvSpec(factory, seed=7), NUM_ENVS) for _ in range(2))
     assert old.can_replay
@@ -117,7 +122,7 @@ def test_other_vector_environments_start_their_next_episodes():
             "CartPole-v1",
             NUM_ENVS,
             vectorization_mode="sync",
-            vector_kwargs={"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP},
+            vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP},
         )
 
     old, new = (make_vec(EnvSpec(factory, seed=7), NUM_ENVS) for _ in range(2))

@@ -62,7 +62,8 @@ class VectorAdapter(GymnasiumEnvs):
 
     Raises:
         SpaceError: a space is not supported.
-        ConfigError: its autoreset mode is unknown, or a call steps fewer than all environments.
+        ConfigError: its autoreset mode is unknown, a call steps fewer than all environments, or
+            the environments reset twice.
     """
 
     def __init__(
@@ -85,6 +86,8 @@ class VectorAdapter(GymnasiumEnvs):
         if self._is_envpool:
             _check_synchronous(envs, env_id)
         self.autoreset = _autoreset_mode(envs, env_id)
+        if self.autoreset == "next_step" and isinstance(envs.unwrapped, AsyncVectorEnv):
+            _check_shared_memory(envs.unwrapped, env_id)
         if self.autoreset == "next_step" and type(envs) in (SyncVectorEnv, AsyncVectorEnv):
             self.autoreset = "masked"
         # Whether each environment can begin an episode separately, from a given seed.
@@ -235,10 +238,10 @@ class VectorAdapter(GymnasiumEnvs):
         lengths = self._lengths.copy()
         longest = int(lengths.max())
         action = np.zeros(self._action_shape, self.action_spec.dtype)
-        failed = np.zeros(self.num_envs, np.bool_)
+        is_ended, failed = np.zeros((2, self.num_envs), np.bool_)
         for t in range(longest + 1):
             on_step()
-            begins = lengths == longest - t
+            begins = (lengths == longest - t) | is_ended  # those that still wait may end, too
             if begins.any():
                 self._reset_masked(begins, obs)
             if t == longest:
@@ -443,6 +446,15 @@ def _check_synchronous(envs: Any, env_id: str) -> None:
         raise ConfigError(
             f"{env_id}: EnvPool must step all of its {envs.num_envs} environments at once, got "
             f"batch_size {batch_size}: leave `batch_size` out"
+        )
+
+
+def _check_shared_memory(envs: Any, env_id: str) -> None:
+    if not envs.shared_memory:
+        raise ConfigError(
+            f"{env_id}: an AsyncVectorEnv in next-step mode must have `shared_memory`, since "
+            "without it Gymnasium's processes reset an environment again in the step after its "
+            "reset: leave `shared_memory` out, or choose another `autoreset_mode`"
         )
 
 
