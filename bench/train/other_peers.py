@@ -191,6 +191,14 @@ def run_sample_factory(options: argparse.Namespace, log: EpisodeLog, folder: Pat
     run_rl(parse_full_cfg(parser, arguments))
 
 
+_logs: list[EpisodeLog] = []
+
+
+def make_recorded(_: Any) -> Any:
+    """Return a new environment of RLlib, recorded by the last of `_logs`."""
+    return _logs[-1].make()
+
+
 def run_rllib(options: argparse.Namespace, log: EpisodeLog, folder: Path) -> None:
     """Train once with RLlib, its env runner and its learner in this process."""
     import ray
@@ -199,7 +207,10 @@ def run_rllib(options: argparse.Namespace, log: EpisodeLog, folder: Path) -> Non
     from ray.tune.registry import register_env
 
     settings = _settings(options)
-    register_env("recorded", log.make)
+    # RLlib pickles what it registers: of `log.make`, that would copy the log. A function of a module
+    # is pickled by its name.
+    _logs.append(log)
+    register_env("recorded", make_recorded)
     ray.init(num_cpus=1, include_dashboard=False, logging_level=logging.ERROR)
     config = (
         PPOConfig()
