@@ -207,8 +207,7 @@ def run_rllib(options: argparse.Namespace, log: EpisodeLog, folder: Path) -> Non
     from ray.tune.registry import register_env
 
     settings = _settings(options)
-    # RLlib pickles what it registers: of `log.make`, that would copy the log. A function of a module
-    # is pickled by its name.
+    # RLlib pickles what it registers. With `log.make` it would count in a copy of the log.
     _logs.append(log)
     register_env("recorded", make_recorded)
     ray.init(num_cpus=1, include_dashboard=False, logging_level=logging.ERROR)
