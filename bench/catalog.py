@@ -181,7 +181,7 @@ BENCHES: dict[str, Bench] = {
                     "curves table",
                     partial(migration_table, peer),
                 )
-                for peer in ("sample_factory", "pufferlib", "tianshou")
+                for peer in ("sample_factory", "pufferlib", "rllib", "tianshou")
             ),
             Table(
                 ACCELERATE,

@@ -9,7 +9,11 @@ from hotloop.training.options.option_files import toml_loads
 from tests.import_graph import circles, import_graph, upward_imports
 
 ROOT = Path(__file__).parent.parent
-GRAPH = import_graph(ROOT / "src" / "hotloop")
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return import_graph(ROOT / "src" / "hotloop")
 
 
 def explained_circles():
@@ -22,19 +26,19 @@ def explained_circles():
     return [sorted(f"hotloop.{name}" for name in group) for group in groups]
 
 
-def test_only_explained_circles_exist():
-    assert circles(GRAPH) == sorted(explained_circles())
+def test_only_explained_circles_exist(graph):
+    assert circles(graph) == sorted(explained_circles())
 
 
-def test_no_import_runs_to_a_higher_room():
+def test_no_import_runs_to_a_higher_room(graph):
     rules = toml_loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     layers = rules["tool"]["importlinter"]["contracts"][0]["layers"]
-    assert upward_imports(GRAPH, layers) == []
+    assert upward_imports(graph, layers) == []
 
 
-def test_the_front_door_imports_no_room_but_by_name():
+def test_the_front_door_imports_no_room_but_by_name(graph):
     """No module imports the package itself, whose names lead to all rooms."""
-    assert [name for name, targets in GRAPH.items() if "hotloop" in targets] == []
+    assert [name for name, targets in graph.items() if "hotloop" in targets] == []
 
 
 # --- the graph ------------------------------------------------------------------------------------
