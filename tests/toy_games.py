@@ -160,6 +160,28 @@ class Teams(ParallelEnv):
         )
 
 
+class MaskedTeams(Teams):
+    """Teams whose agents may take one action in each state. Any other one is an error."""
+
+    def allowed(self, agent: str) -> int:
+        choices: Any = self.action_space(agent)
+        return (self.possible_agents.index(agent) + self.steps + int(self.start)) % int(choices.n)
+
+    def masks(self, agents: Any) -> dict[str, Any]:
+        return {
+            x: {"action_mask": np.eye(3, dtype=np.int8)[self.allowed(x)][: self.action_space(x).n]}
+            for x in agents
+        }
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple:
+        obs, _ = super().reset(seed, options)
+        return obs, self.masks(self.agents)
+
+    def step(self, actions: dict[str, int]) -> tuple:
+        assert actions == {agent: self.allowed(agent) for agent in self.agents}
+        return *super().step(actions)[:4], self.masks(actions)
+
+
 class FatalTeams(Teams):
     """Kills its process, worker 1, in the 20th step of all its games, once.
 

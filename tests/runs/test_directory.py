@@ -97,6 +97,15 @@ def test_options_that_commands_read_are_checked(tmp_path, option, value):
         RunDirectory.open(run.path)
 
 
+@pytest.mark.parametrize("name", ["algorithm", "env_id", "network"])
+def test_names_that_fill_messages_count_as_damage(tmp_path, name):
+    run = create(tmp_path)
+    content = json.loads((run.path / "config.json").read_text())
+    (run.path / "config.json").write_text(json.dumps({**content, name: "x" * 100_000}))
+    with pytest.raises(RunDirectoryError, match=f"`{name}` must have at most 1,000 characters"):
+        RunDirectory.open(run.path)
+
+
 def test_names_with_terminal_escapes_count_as_damage(tmp_path):
     run = create(tmp_path)
     content = json.loads((run.path / "config.json").read_text())

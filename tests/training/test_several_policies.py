@@ -500,6 +500,19 @@ def test_workers_learn_the_weights_of_an_inline_training(tmp_path, memory):
     assert len(accounting["workers"]) == 2
 
 
+@pytest.mark.parametrize("env_kwargs", [{}, {"length": 2}])
+def test_workers_respect_the_masks_of_each_policy(tmp_path, env_kwargs):
+    """The policies have different numbers of actions, and the game refuses those not allowed."""
+    options = {**WORKERS, "env_id": "tests.toy_games:MaskedTeams", "action_masks": True}
+    options |= {"num_minibatches": 1, "env_kwargs": env_kwargs}
+    for backend in ("inline", "processes"):
+        run_dir = str(tmp_path / backend)
+        train_policies(ppo.algorithm, config(tmp_path, **options, backend=backend, run_dir=run_dir))
+    assert ends(tmp_path / "processes") == ends(tmp_path / "inline")
+    played = hotloop.evaluate(tmp_path / "processes" / "policies" / "blue", episodes=4)
+    assert sorted(played.lengths) == [env_kwargs.get("length", 6)] * 4
+
+
 def test_workers_resume_all_policies_with_the_same_weights(tmp_path):
     whole = config(tmp_path, **WORKERS, backend="inline", run_dir=str(tmp_path / "whole"))
     train_policies(ppo.algorithm, whole)

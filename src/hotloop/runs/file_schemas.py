@@ -25,6 +25,7 @@ DEFAULT_MAY_CHANGE = (
     *("backend", "step_timeout_s", "max_failures"),
 )
 
+_MAX_NAME = 1_000
 _MAX_STEPS = 2**53  # a float represents integers exactly up to here
 
 
@@ -132,6 +133,8 @@ def parse_config(value: Any) -> dict[str, Any]:
     for name in ("algorithm", "env_id", "network"):
         if content[name] and not content[name].isprintable():  # keep control codes from terminals
             raise ValueError(f"`{name}` must have printable characters only")
+        if content[name] and len(content[name]) > _MAX_NAME:  # messages contain it
+            raise ValueError(f"`{name}` must have at most {_MAX_NAME:,} characters")
     if content["defaults"] is None:
         del content["defaults"]  # keeps the signatures of older runs valid
     config = documents.record(
