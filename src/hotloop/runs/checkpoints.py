@@ -149,8 +149,8 @@ class Checkpoints:
             return []
         present = [path for path in self.path.iterdir() if path.name[0] != "."]
         usable = [path for path in present if (path / "state.json").is_file()]
-        links = {path.name for path in usable if path.is_symlink()}
-        return [*sorted(links), *sorted({path.name for path in usable} - links, key=_step_order)]
+        usable.sort(key=lambda path: (not path.is_symlink(), *_step_order(path.name)))
+        return [path.name for path in usable]
 
     def check_version(self, name: str = "last") -> None:
         """Check the version of a checkpoint. Ignore a missing or damaged checkpoint.
@@ -424,16 +424,6 @@ class _StoredArrays(dict[str, Array]):
             f"the checkpoint {self._path} has no array `{name}`: it is of another algorithm, "
             "network or version, or was changed; use another one with `--checkpoint`"
         )
-
-
-def write_arrays(arrays: Mapping[str, Array], path: Path) -> None:
-    """Write arrays to a safetensors file.
-
-    Raises:
-        OSError: the file cannot be written.
-        MissingExtraError: safetensors is not installed.
-    """
-    path.write_bytes(_to_bytes(arrays))
 
 
 def _sealed(state: Mapping[str, Any]) -> bytes:
