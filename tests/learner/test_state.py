@@ -155,6 +155,10 @@ def test_fields_with_a_default_may_be_missing_in_older_checkpoints():
             lambda arrays: arrays.update({"state.adam.step": np.zeros(1, np.float32)}),
             r"`state\.adam\.step` must have shape \(\), got \(1,\)",
         ),
+        (
+            lambda arrays: arrays.update({"state.adam.mean": np.full(3, np.nan, np.float32)}),
+            r"`state\.adam\.mean` has NaN: choose another checkpoint",
+        ),
     ],
 )
 def test_arrays_of_another_state_are_refused(change, message):

@@ -82,7 +82,7 @@ def load_arrays(
     message of an error.
 
     Raises:
-        CheckpointError: an array is missing or has another shape.
+        CheckpointError: an array is missing, has another shape, or has NaN.
     """
     optional_names: set[str] = set()
     if dataclasses.is_dataclass(tree):
@@ -97,7 +97,12 @@ def load_arrays(
                 f"the checkpoint's `{prefix}{name}` must have shape {tuple(tensor.shape)}, "
                 f"{problem}: {advice}"
             )
-        tensor.copy_(torch.from_numpy(array))
+        source = torch.from_numpy(array)
+        if source.is_floating_point() and source.isnan().any():
+            raise CheckpointError(
+                f"the checkpoint's `{prefix}{name}` has NaN: choose another checkpoint"
+            )
+        tensor.copy_(source)
 
 
 def non_finite(tree: Any) -> list[str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hotloop.envs import obs_hash
+from hotloop.errors import CheckpointError
 from hotloop.types import Array, RunningEpisode
 
 # Minimum number of steps in an allocated chunk of actions.
@@ -93,7 +94,17 @@ class RolloutState:
 def running_episodes(
     arrays: Mapping[str, Array], episodes: Sequence[tuple[int, str]]
 ) -> list[RunningEpisode]:
-    """Return the running episodes, from `RolloutState.to_arrays` and `RolloutPosition.episodes`."""
+    """Return the running episodes, from `RolloutState.to_arrays` and `RolloutPosition.episodes`.
+
+    Raises:
+        CheckpointError: the actions of an episode have no rows.
+    """
+    for i in range(len(episodes)):
+        if not arrays[f"actions.{i}"].ndim:
+            raise CheckpointError(
+                f"the checkpoint's `actions.{i}` must have a row for each step of the running "
+                "episode, got a single number: choose another checkpoint"
+            )
     return [
         RunningEpisode(episode, arrays[f"actions.{i}"], obs_hash)
         for i, (episode, obs_hash) in enumerate(episodes)
