@@ -275,7 +275,7 @@ class Checkpoints:
             policy |= {f"obs_scale.{name}": np.asarray(getattr(scale, name)) for name in _SCALE}
         digests: dict[str, str] = {}
         for name, arrays in ((_POLICY, policy), (_LEARNER, checkpoint.arrays())):
-            content = _to_bytes(arrays)
+            content = to_safetensors(arrays)
             digests[name] = _digest(content)
             write_new(folder / name, content)
         for name, write in checkpoint.files.items():
@@ -430,7 +430,8 @@ def _sealed(state: Mapping[str, Any]) -> bytes:
     return (json.dumps(documents.sealed(dict(state)), indent=2) + "\n").encode()
 
 
-def _to_bytes(arrays: Mapping[str, Array]) -> bytes:
+def to_safetensors(arrays: Mapping[str, Array]) -> bytes:
+    """Return the content of a safetensors file with these arrays."""
     # safetensors ignores strides.
     contiguous = {name: np.asarray(x, order="C") for name, x in arrays.items()}
     return _safetensors().numpy.save(contiguous)

@@ -27,7 +27,7 @@ from hotloop.errors import (
     nearest,
 )
 from hotloop.runs import file_schemas, module_digests, trust
-from hotloop.runs.checkpoints import Checkpoints, write_arrays
+from hotloop.runs.checkpoints import Checkpoints, to_safetensors
 from hotloop.runs.library_versions import library_versions
 from hotloop.runs.new_directory import create_directory, default_name
 from hotloop.runs.policies import check_one_policy
@@ -412,7 +412,7 @@ class RunDirectory:
         self.check_present()
         try:
             path.unlink(missing_ok=True)
-            write_arrays(arrays, path)
+            path.write_bytes(to_safetensors(arrays))
         except OSError as error:
             raise self._write_error(path.name, error) from error
         return path
