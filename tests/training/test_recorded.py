@@ -416,7 +416,8 @@ def test_sampled_discrete_actions_are_recorded(trained_run, capsys):
         (("--minari", "x-v0", "--format", "onnx"), "expected either"),
         (("--minari", "x-v0", "--output", "y"), "leave out `--output`"),
         (("--format", "numpy", "--episodes", "3"), "are for `--minari`"),
-        (("--minari", "x"), "with a version at its end, got 'x'"),
+        (("--minari", "x"), "with a version at its end and a namespace of two characters"),
+        (("--minari", "a/b-v0"), "a namespace of two characters or more, got 'a/b-v0'"),
         (("--minari", "../x-v0"), "with a version at its end"),
     ],
 )

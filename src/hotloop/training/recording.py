@@ -66,8 +66,8 @@ def record_episodes(
     path = datasets_path() / name
     if not DATASET_NAME.fullmatch(name):
         raise ConfigError(
-            f"a data set must be named like pendulum/medium-v0, with a version at its end, got "
-            f"'{name}'"
+            "a data set must be named like pendulum/medium-v0, with a version at its end and a "
+            f"namespace of two characters or more, got '{name}'"
         )
     _require_new(name, path)
     directory = RunDirectory.open(run)

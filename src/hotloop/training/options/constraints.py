@@ -185,8 +185,8 @@ Importable = Annotated[
     ),
 ]
 DATASET_PREFIX = "minari:"
-DATASET_NAME = re.compile(r"[\w-]+(/[\w-]+)*-v\d+", re.ASCII)
-"""Name of a data set of Minari, without the prefix."""
+DATASET_NAME = re.compile(r"(?!./[^/]*$)[\w-]+(/[\w-]+)*-v\d+", re.ASCII)
+"""Name of a data set of Minari, without the prefix. A namespace has two characters or more."""
 DatasetName = Annotated[
     str,
     Constraint(
