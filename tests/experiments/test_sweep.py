@@ -350,7 +350,7 @@ def test_a_file_of_spaces_names_no_code(tmp_path, capsys, space):
     command = ["sweep", "ppo", "--env-id", "CartPole-v1", "--space", str(tmp_path / "space.toml")]
     assert main([*command, "--file", str(tmp_path / "a.sqlite")]) == 2
     assert "`learning_rate` in " in (message := capsys.readouterr().err)
-    assert "may name code: write its space on the command line" in message
+    assert "may name code, an address or a file: write its space on the command line" in message
 
 
 def test_spaces_in_a_file(path, tmp_path):
