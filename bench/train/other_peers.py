@@ -210,7 +210,7 @@ def run_rllib(options: argparse.Namespace, log: EpisodeLog, folder: Path) -> Non
     # RLlib pickles what it registers. With `log.make` it would count in a copy of the log.
     _logs.append(log)
     register_env("recorded", make_recorded)
-    ray.init(num_cpus=1, include_dashboard=False, logging_level=logging.ERROR)
+    ray.init("local", num_cpus=1, include_dashboard=False, logging_level=logging.ERROR)
     config = (
         PPOConfig()
         .environment("recorded")

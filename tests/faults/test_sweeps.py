@@ -105,7 +105,7 @@ def ray_address():
     pytest.importorskip("ray.tune")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_AUTH_MODE", "disabled")  # the sweeps do not know its token
-        ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False)
+        ray.init("local", num_cpus=3, include_dashboard=False, log_to_driver=False)
         yield ray.get_runtime_context().gcs_address
         ray.shutdown()
 

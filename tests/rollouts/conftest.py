@@ -53,6 +53,7 @@ def cluster(shared_ray):
     """Start Ray, unless earlier tests have: it takes some seconds."""
     if not shared_ray.is_initialized():
         shared_ray.init(
+            "local",  # not a cluster that runs here already
             num_cpus=4,
             include_dashboard=False,
             log_to_driver=False,
