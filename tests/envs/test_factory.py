@@ -296,16 +296,22 @@ def test_factory_is_called_for_each_environment():
     assert make_vec(EnvSpec(FailingEnv, {"at": 3}), 2).obs_spec.shape == (4,)
 
 
-@pytest.mark.parametrize("num_envs", [200, 10**9, 10**30])
-def test_num_envs_beyond_memory_is_refused_early(monkeypatch, num_envs):
+def with_100_mib(monkeypatch, env_class):
+    """Return a function that makes environments of 1 MiB each, of 100 that are free, and a list."""
     created = []
 
     def make():
-        created.append(CountingEnv())
+        created.append(env_class())
         return created[-1]
 
     monkeypatch.setattr(processes, "resident_bytes", lambda: len(created) * 2**20)
     monkeypatch.setattr(memory, "available_memory", lambda: 100 * 2**20)
+    return make, created
+
+
+@pytest.mark.parametrize("num_envs", [200, 10**9, 10**30])
+def test_num_envs_beyond_memory_is_refused_early(monkeypatch, num_envs):
+    make, created = with_100_mib(monkeypatch, CountingEnv)
     message = rf"^{num_envs:,} environments take at least .* and 100 MiB are free: lower `num_envs`"
     with pytest.raises(ConfigError, match=message):
         make_vec(make, num_envs)

@@ -7,11 +7,11 @@ import pytest
 from gymnasium import spaces
 from pettingzoo import ParallelEnv
 
-from hotloop.base import memory, processes
 from hotloop.envs import EnvSpec, make_vec, obs_hash
 from hotloop.envs.game_factory import make_turn_games
 from hotloop.errors import ConfigError, EnvironmentFailure, SpaceError
 from hotloop.types import RunningEpisode
+from tests.envs.test_factory import with_100_mib
 from tests.toy_games import Matching, Nim, Teams
 
 
@@ -284,14 +284,7 @@ def test_spaces_of_a_game_are_given_to_the_opponents():
 
 @pytest.mark.parametrize("has_opponents", [False, True])
 def test_games_beyond_memory_are_refused_early(monkeypatch, has_opponents):
-    created = []
-
-    def make():
-        created.append(Matching())
-        return created[-1]
-
-    monkeypatch.setattr(processes, "resident_bytes", lambda: len(created) * 2**20)
-    monkeypatch.setattr(memory, "available_memory", lambda: 100 * 2**20)
+    make, created = with_100_mib(monkeypatch, Matching)
     with pytest.raises(ConfigError, match=r"environments take at least .*: lower `num_envs`"):
         make_turn_games(EnvSpec(make), 10**9, Scripted()) if has_opponents else make_vec(
             make, 10**9
