@@ -3,8 +3,9 @@
     python -m bench step-budget
 
 The step has the rows, draws, noise and metrics of SAC with HalfCheetah-v5's shapes and a replay
-buffer on the device, which is the CPU here. It has no environment, acting or update. Exits with 1
-if the median exceeds the limit.
+buffer on the device, which is the CPU here. It has no environment, acting or update. The aim is 40
+µs. `tests/training/test_step_budget.py` limits the calls of a step, which do not depend on the
+machine.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from hotloop.training.device_replay import Launches
     from hotloop.types import Fragment
 
-LIMIT_US = 40.0
+AIM_US = 40
 
 
 class StepParts(NamedTuple):
@@ -67,8 +68,8 @@ def make_parts() -> StepParts:
     return StepParts(step, launches, fragment)
 
 
-def main() -> int:
-    """Measure, print, and compare with the limit."""
+def main() -> None:
+    """Measure and print."""
     argparse.ArgumentParser(prog="python -m bench step-budget", description=__doc__).parse_args()
     torch.set_num_threads(1)
     step, count = make_parts().step, 64
@@ -79,7 +80,4 @@ def main() -> int:
             step()
         durations_us.append((time.thread_time_ns() - start_ns) / 1e3 / count)
     median_us, least_us = statistics.median(durations_us), min(durations_us)
-    is_good = median_us <= LIMIT_US
-    verdict = "" if is_good else " FAILED"
-    print(f"{median_us:.1f} µs per step, minimum {least_us:.1f} (limit {LIMIT_US:.0f} µs){verdict}")
-    return int(not is_good)
+    print(f"{median_us:.1f} µs per step, minimum {least_us:.1f} (aim: {AIM_US} µs)")

@@ -27,9 +27,11 @@ def unnested(fields: Mapping[str, Any]) -> dict[str, Any]:
     """
     flat: dict[str, Any] = {}
     for name, field in fields.items():
-        parts = field if isinstance(field, Mapping) else {name: field}
-        prefix = "next_" if isinstance(field, Mapping) and name == "next_obs" else ""
-        flat |= {f"{prefix}{part}": x for part, x in parts.items()}
+        if isinstance(field, Mapping):
+            prefix = "next_" if name == "next_obs" else ""
+            flat |= {f"{prefix}{part}": x for part, x in field.items()}
+        else:
+            flat[name] = field
     return flat
 
 
