@@ -99,6 +99,7 @@ def summary(
     outcomes = [case["outcome"] for case in counted]
     errors = [case["error"] for case in counted if case["error"] is not None]
     named = [case for case in counted if case["wait_right"] is not None]
+    healthy = [program for program in healthy if "failed" not in program]
     return {
         "cases": len(counted),
         "weaker": len(cases) - len(counted),
