@@ -157,7 +157,11 @@ def test_fields_with_a_default_may_be_missing_in_older_checkpoints():
         ),
         (
             lambda arrays: arrays.update({"state.adam.mean": np.full(3, np.nan, np.float32)}),
-            r"`state\.adam\.mean` has NaN: choose another checkpoint",
+            r"`state\.adam\.mean` has NaN or infinity: choose another checkpoint",
+        ),
+        (
+            lambda arrays: arrays.update({"state.adam.mean": np.full(3, np.inf, np.float32)}),
+            r"`state\.adam\.mean` has NaN or infinity: choose another checkpoint",
         ),
     ],
 )

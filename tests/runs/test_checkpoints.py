@@ -51,13 +51,17 @@ def test_round_trip(tmp_path):
     assert checkpoints.load_policy()[2] == saved.state
 
 
-def test_a_policy_with_nan_is_refused(tmp_path):
+@pytest.mark.parametrize("value", [np.nan, np.inf, -1e30])
+def test_a_policy_whose_actions_mean_nothing_is_refused(tmp_path, value):
     checkpoints = Checkpoints(tmp_path / "checkpoints")
-    saved = checkpoint(128)
-    next(iter(saved.snapshot.params.values())).flat[1] = np.nan
-    checkpoints.save(saved)
+    checkpoints.save(checkpoint(64), keep=9)
+    for step in (128, 192):
+        saved = checkpoint(step)
+        next(iter(saved.snapshot.params.values())).flat[1] = value
+        checkpoints.save(saved, keep=9)
+    message = r"damaged \(`.*` of the policy has NaN, infinite or huge .* is step-0*64,"
     for load in (checkpoints.load, checkpoints.load_policy):
-        with pytest.raises(CheckpointError, match=r"damaged \(`.*` of the policy has NaN\)"):
+        with pytest.raises(CheckpointError, match=message):
             load()
 
 

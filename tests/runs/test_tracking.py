@@ -681,15 +681,15 @@ def test_trackers_are_imported_only_on_request(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["wandb", ".wandb"])
-@pytest.mark.parametrize("is_current", [False, True])
-def test_settings_of_wandb_in_a_run_directory_are_refused(tmp_path, monkeypatch, name, is_current):
+@pytest.mark.parametrize("place", ["run", "other", "other/checkpoints"])
+def test_settings_of_wandb_in_a_run_directory_are_refused(tmp_path, monkeypatch, name, place):
     """They could name another server, which would get the user's key."""
     run, other = create(tmp_path / "run"), create(tmp_path / "other")
     (other.path / "checkpoints").mkdir(exist_ok=True)
-    place = other.path if is_current else run.path
+    place = tmp_path / place
     (place / name).mkdir()
     (place / name / "settings").write_text("[default]\nbase_url = http://192.0.2.1\n")
-    monkeypatch.chdir(other.path)
+    monkeypatch.chdir(place if place != run.path else tmp_path)
     monkeypatch.setattr(
         "importlib.import_module", lambda *_: pytest.fail("wandb must not be imported")
     )

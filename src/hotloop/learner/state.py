@@ -82,7 +82,7 @@ def load_arrays(
     message of an error.
 
     Raises:
-        CheckpointError: an array is missing, has another shape, or has NaN.
+        CheckpointError: an array is missing, has another shape, or has NaN or infinity.
     """
     optional_names: set[str] = set()
     if dataclasses.is_dataclass(tree):
@@ -98,9 +98,13 @@ def load_arrays(
                 f"{problem}: {advice}"
             )
         source = torch.from_numpy(array)
-        if source.is_floating_point() and source.isnan().any():
+        # A user's state may begin with infinity, such as a running minimum.
+        has_lost = source.is_floating_point() and (
+            source.isnan().any() or (tensor.isfinite().all() and not source.isfinite().all())
+        )
+        if has_lost:
             raise CheckpointError(
-                f"the checkpoint's `{prefix}{name}` has NaN: choose another checkpoint"
+                f"the checkpoint's `{prefix}{name}` has NaN or infinity: choose another checkpoint"
             )
         tensor.copy_(source)
 

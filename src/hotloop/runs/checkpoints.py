@@ -323,9 +323,7 @@ class Checkpoints:
         try:
             header, state, contents = _read_verified(target, files)
             params, *remaining = [dict(load(contents[file])) for file in files]
-            for parameter, array in params.items():
-                if np.isnan(array).any():  # its actions would mean nothing
-                    raise _Damaged(f"`{parameter}` of the policy has NaN")
+            _check_policy(params)
             mean, std, clip = (params.pop(f"obs_scale.{name}", None) for name in _SCALE)
             scale = None if mean is None or std is None else ObsScale(mean, std, float(clip))
         except Exception as error:  # files may have any content
@@ -367,9 +365,10 @@ class Checkpoints:
     def _newest_intact(self, *, other_than: Path) -> str:
         """Return the name of the newest checkpoint that can be loaded, or ""."""
         for path in reversed(self._steps()):
-            with contextlib.suppress(_Damaged):
+            with contextlib.suppress(Exception):  # files may have any content
                 if path != other_than:
-                    _read_verified(path, (_POLICY, _LEARNER))
+                    *_, contents = _read_verified(path, (_POLICY, _LEARNER))
+                    _check_policy(_safetensors().numpy.load(contents[_POLICY]))
                     return path.name
         return ""
 
@@ -424,6 +423,18 @@ class _StoredArrays(dict[str, Array]):
             f"the checkpoint {self._path} has no array `{name}`: it is of another algorithm, "
             "network or version, or was changed; use another one with `--checkpoint`"
         )
+
+
+def _check_policy(params: Mapping[str, Array]) -> None:
+    """Raise _Damaged if the numbers of a policy would make all its actions meaningless."""
+    for name, array in params.items():
+        if name.startswith("obs_scale."):  # observations may be huge, and without a bound
+            is_usable = name == "obs_scale.clip" or np.isfinite(array).all()
+        else:
+            with np.errstate(over="ignore"):  # the outputs of huge weights are infinite
+                is_usable = np.isfinite(np.square(array)).all()
+        if not is_usable:
+            raise _Damaged(f"`{name}` of the policy has NaN, infinite or huge numbers")
 
 
 def _sealed(state: Mapping[str, Any]) -> bytes:

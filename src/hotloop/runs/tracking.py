@@ -217,8 +217,11 @@ def _check_wandb_settings(run: RunDirectory) -> None:
         ConfigError: The run or the current directory, if it is in a run, has some.
     """
     current = Path.cwd()
-    is_run = (current / "config.json").exists() and (current / "checkpoints").exists()
-    for folder in (run.path, *([current] if is_run else [])):
+    is_in_run = any(
+        (folder / "config.json").exists() and (folder / "checkpoints").exists()
+        for folder in (current, *current.parents)
+    )
+    for folder in (run.path, *([current] if is_in_run else [])):
         for name in ("wandb", ".wandb"):
             path = folder / name / "settings"
             if os.path.lexists(path):
