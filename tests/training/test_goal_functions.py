@@ -190,6 +190,23 @@ def test_exceptions_and_missing_functions():
         GoalFunctions(EnvSpec(lambda: env), encoded_goals(env, 1)[0])
 
 
+@pytest.mark.parametrize("flag", [2, np.nan])
+def test_each_flag_of_a_batch_is_true_or_false(flag):
+    flags = [1.0]
+
+    def compute(achieved, desired, info):
+        return np.full(np.shape(achieved)[:-1], flags[-1])
+
+    env = Goals(Box(-1, 1, (1,), np.float32), compute, compute)
+    field, parts, _ = encoded_goals(env, 3)
+    functions = GoalFunctions(EnvSpec(lambda: env), field)
+    pairs = [parts["achieved_goal"]] * 2
+    assert functions.terminated(*pairs).all()
+    flags.append(flag)
+    with pytest.raises(EnvironmentFailure, match=rf"True or False for each pair, got {flag}"):
+        functions.terminated(*pairs)
+
+
 def make_hindsight(env):
     config = SimpleNamespace(
         hindsight="final",

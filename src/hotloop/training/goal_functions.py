@@ -151,7 +151,15 @@ class _GoalFunction:
                 f"as it did at the start, got an array of shape {results.shape} and dtype "
                 f"{results.dtype}: return one for each pair"
             )
-        return results.astype(self._dtype)
+        converted = results.astype(self._dtype)
+        if self._dtype is np.bool_ and (converted != results).any():
+            pair = int((converted != results).argmax())
+            raise EnvironmentFailure(
+                f"`{self._name}` must return True or False for each pair, got {results[pair]} for "
+                f"the achieved goal {achieved[pair].tolist()} and the desired goal "
+                f"{desired[pair].tolist()}: return one bool for each"
+            )
+        return converted
 
     def _call_once(self, achieved: Any, desired: Any) -> Any:
         pair = shortened(
