@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -216,6 +218,27 @@ def test_an_observation_of_another_space_is_an_error():
     with pytest.raises(
         EnvironmentFailure, match=r"environment 0, episode 0, step 1: .*shape \(8,\).*shape \(5,\)"
     ):
+        envs.step(np.array([0]))
+
+
+@pytest.mark.parametrize(
+    ("reward", "message"),
+    [
+        (None, "the reward must be one number, got None"),
+        ("1", "the reward must be one number, got '1'"),
+        ([1.0], "the reward must be one number, got a list of length 1"),
+        (np.nan, "the reward of agent 'second' must be finite, got nan"),
+    ],
+)
+def test_rewards_of_the_others_are_checked_too(reward, message):
+    class Odd(Nim):
+        def step(self, action):
+            super().step(action)
+            self.rewards["second"] = reward
+
+    envs = make_turn_games(EnvSpec(Odd, action_masks=True), 1, Scripted())
+    envs.reset(first_episode=0)
+    with pytest.raises(EnvironmentFailure, match=f"episode 0, step 0: {re.escape(message)}"):
         envs.step(np.array([0]))
 
 

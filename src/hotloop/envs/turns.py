@@ -7,20 +7,21 @@ transition. Agents that act at once take turns here too, without seeing each oth
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from hotloop.base.importing import describe_exception
-from hotloop.envs.checks import as_flag, check_call, has_finite_square
+from hotloop.envs.checks import as_flag, as_reward, check_call, has_finite_square
 from hotloop.envs.episode_totals import EpisodeTotals
 from hotloop.envs.gymnasium_envs import GymnasiumEnvs
 from hotloop.envs.pettingzoo_envs import common_spaces
 from hotloop.envs.protocol import obs_hash
 from hotloop.envs.spaces import Spaces
 from hotloop.envs.spec import EnvSpec
-from hotloop.errors import EnvironmentFailure
+from hotloop.errors import EnvironmentFailure, NonFiniteStep
 from hotloop.timing import span
 from hotloop.types import Array, RunningEpisode, StepArrays
 
@@ -315,7 +316,11 @@ class TurnGames(GymnasiumEnvs):
         if action is not None:
             sums = self._rewards[game]
             for agent, reward in env.rewards.items():
-                sums[agent] = sums.get(agent, 0.0) + float(reward)
+                value = reward if type(reward) is float else self._check(game, as_reward, reward)
+                if not math.isfinite(value):  # also of the others, for the score
+                    problem = f"the reward of agent {agent!r} must be finite, got {value}"
+                    raise self._failure(game, problem, kind=NonFiniteStep)
+                sums[agent] = sums.get(agent, 0.0) + value
             self._show()
 
     def _show(self) -> None:
