@@ -119,6 +119,17 @@ def test_random_player_draws_each_column_of_a_hybrid_action():
     np.testing.assert_allclose([low, high], [[-0.5, 0.0], [0.5, 1.0]], atol=0.05)
 
 
+def test_random_player_draws_between_the_bounds():
+    low, high = (-3.0, 100.0, -math.inf, 50.0, -1e300), (3.0, 101.0, -7.0, math.inf, math.inf)
+    spec = ActionSpec(
+        kind="box", shape=(5,), dtype="float32", low=low, high=high, space_dtype="float64"
+    )
+    turns = [Turn(0, "a", None, np.zeros(1), np.ones(0, np.bool_))] * 300
+    actions = np.stack(RandomPlayer(spec).act(turns, np.random.default_rng(0)))
+    ends = [actions.min(0), actions.max(0)]
+    np.testing.assert_allclose(ends, [[-3, 100, -8, 50, -1], [3, 101, -7, 51, 1]], atol=0.1)
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     path = tmp_path_factory.mktemp("self_play") / "run"

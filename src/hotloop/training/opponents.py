@@ -14,8 +14,10 @@ from hotloop.envs import ActionSpec, ObsSpec, Spaces
 from hotloop.envs.turns import Turn
 from hotloop.errors import CheckpointError, EnvironmentFailure, UntrustedError, shortened
 from hotloop.policies import ActingPolicy, Network, PolicySnapshot
+from hotloop.policies.heads.gaussian import MOST_FAR
 from hotloop.runs import RunDirectory
 from hotloop.runs.hub import is_hub_address, local_run
+from hotloop.types import Array
 
 RANDOM = "random"
 
@@ -29,7 +31,10 @@ class Player(Protocol):
 
 
 class RandomPlayer:
-    """Draws from the allowed actions, or between the bounds, uniformly."""
+    """Draws from the allowed actions, or between the bounds, uniformly.
+
+    In the place of an infinite bound is ±1, or a number that is 1 away from the other bound.
+    """
 
     def __init__(self, spec: ActionSpec) -> None:
         self._spec = spec
@@ -50,8 +55,16 @@ class RandomPlayer:
             start += count
         if spec.low:
             box = spec.factors[1] if spec.kind == "hybrid" else spec
-            choices += rng.uniform(*np.clip(box.bounds, -1.0, 1.0)).ravel().tolist()
+            choices += rng.uniform(*_finite_bounds(box)).ravel().tolist()
         return np.array(choices, spec.dtype).reshape(spec.shape)
+
+
+def _finite_bounds(spec: ActionSpec) -> tuple[Array, Array]:
+    """Return the bounds of box actions, with finite numbers in the place of infinite ones."""
+    low, high = spec.bounds
+    has_low, has_high = (abs(bound) <= MOST_FAR for bound in (low, high))
+    low = np.where(has_low, low, np.where(has_high, np.minimum(-1.0, high - 1.0), -1.0))
+    return low, np.where(has_high, high, np.where(has_low, np.maximum(1.0, low + 1.0), 1.0))
 
 
 class ScriptedPlayer:
