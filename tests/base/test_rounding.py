@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from hotloop.base.rounding import format_interval, format_mean, format_number
+from hotloop.base.rounding import format_interval, format_mean, format_number, format_rate
 
 
 @pytest.mark.parametrize(
@@ -48,6 +48,14 @@ def test_number(value, spread, text):
 def test_no_decimals_where_the_spread_is_large():
     assert format_mean(-345.67, 12.3, least=0) == "-346 ± 12"
     assert format_number(21.6, 478.0, least=0) == "22"
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"),
+    [(0.0, "0"), (0.0312, "0.031"), (3.27, "3.3"), (9.99, "10"), (1_234.5, "1,234")],
+)
+def test_rate(rate, text):
+    assert format_rate(rate) == text
 
 
 def test_interval():

@@ -75,8 +75,10 @@ def test_a_repository_has_a_card_and_only_safetensors_and_json(pushed):
     assert metadata["license"] == "mit"
     assert {"Pendulum-v1", "ppo", "reinforcement-learning"} <= set(metadata["tags"])
     (result,) = metadata["model-index"][0]["results"]
-    mean = hotloop.evaluate(f"hf://{REPO}", episodes=2).mean_return
-    assert result["metrics"][0]["value"].startswith(f"{mean:.2f} +/- ")
+    played = hotloop.evaluate(f"hf://{REPO}", episodes=2)
+    mean, spread = result["metrics"][0]["value"].split(" +/- ")  # as leaderboards read it
+    assert float(mean) == pytest.approx(played.mean_return, rel=1e-3)
+    assert float(spread) == pytest.approx(played.std_return, rel=0.05)
     for part in (
         "# ppo on Pendulum-v1",
         "for 1,024 steps, with seed 1",

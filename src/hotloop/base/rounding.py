@@ -32,6 +32,11 @@ def format_number(
     return f"{value:{sign}.{least}f}" if text.lstrip("+-").isdigit() else text
 
 
+def format_rate(rate: float) -> str:
+    """Return a number per second, whole or with the two digits that show a slow one."""
+    return f"{rate:,.0f}" if rate >= 10.0 else f"{rate:.2g}"
+
+
 def format_mean(mean: float, spread: float, *, sign: str = "", least: int = 1) -> str:
     """Return a mean and its standard deviation or error, such as `1.368 ± 0.013`.
 

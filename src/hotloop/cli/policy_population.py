@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections.abc import Mapping
+from statistics import pstdev
 from typing import TYPE_CHECKING, Any
 
+from hotloop.base.rounding import format_number
 from hotloop.base.signals import Interrupted, interrupt_once
 from hotloop.base.streams import notify
 from hotloop.errors import ConfigError
@@ -78,7 +80,7 @@ def describe(generation: Generation) -> list[str]:
     """Return lines on a generation: the mean returns in matches, and the exploits."""
     lines = [f"generation {generation.number}, {generation.timesteps:,} steps of each member"]
     for name, values in generation.fitness.items():
-        texts = ", ".join(f"{value:.2f}" for value in values)
+        texts = ", ".join(format_number(value, pstdev(values)) for value in values)
         lines.append(f"  {name}: mean return of members in matches {texts}")
     for exploit in generation.exploits:
         options = ", ".join(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hotloop.base.figures import new_figure, save_figure
+from hotloop.base.rounding import format_rate
 from hotloop.base.text_tables import print_columns
 from hotloop.rollouts.planning.cluster import ClusterForecast, ClusterPlan
 
@@ -16,7 +17,7 @@ def print_plan(plan: ClusterPlan) -> None:
     print_columns(
         [
             ("workers", [f"{row.workers:,}" for row in rows]),
-            ("steps/s", [f"{row.steps_per_s:,.0f}" for row in rows]),
+            ("steps/s", [format_rate(row.steps_per_s) for row in rows]),
             ("of ideal", [f"{row.share:.1%}" for row in rows]),
             ("limit", [row.limit for row in rows]),
         ],

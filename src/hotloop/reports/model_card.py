@@ -88,7 +88,7 @@ def _metadata(
             dataset_name=env_id,
             metric_type="mean_reward",
             metric_name="mean_reward",
-            metric_value=f"{played.mean_return:.2f} +/- {played.std_return:.2f}",
+            metric_value=_value_text(played),
             verified=False,
         )
         options = {"model_name": repo.partition("/")[2], "eval_results": [result]}
@@ -100,6 +100,13 @@ def _metadata(
         **options,
     )
     return card.to_yaml()
+
+
+def _value_text(played: EvaluationResult) -> str:
+    """Return the mean return and its spread, without the commas that leaderboards can't read."""
+    spread = played.std_return
+    text = f"{format_number(played.mean_return, spread)} +/- {format_number(spread, spread)}"
+    return text.replace(",", "")
 
 
 def _returns(played: EvaluationResult | None) -> list[str]:

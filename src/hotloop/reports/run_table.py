@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hotloop.base.rounding import format_number
+from hotloop.base.rounding import format_number, format_rate
 from hotloop.base.streams import printable
 from hotloop.base.text_tables import plain_table
 from hotloop.errors import RunDirectoryError
@@ -95,7 +95,7 @@ def _row(summary: RunSummary, directory: Path) -> dict[str, str]:
         "steps": f"{summary.timesteps:,} / {summary.total_timesteps:,}",
         "return": _number(summary.mean_return, summary.std_return),
         "best eval": _number(summary.best_evaluation, summary.best_evaluation_std),
-        "steps/s": None if summary.steps_per_s is None else f"{summary.steps_per_s:,.0f}",
+        "steps/s": None if summary.steps_per_s is None else format_rate(summary.steps_per_s),
         "run": _name(summary.path, directory),
     }
     return {column: cell for column, cell in cells.items() if cell is not None}

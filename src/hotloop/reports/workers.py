@@ -8,6 +8,7 @@ from typing import Any
 
 from hotloop import timing
 from hotloop.base import documents
+from hotloop.base.rounding import format_rate
 from hotloop.base.streams import notify
 from hotloop.base.text_tables import print_rows, terminal_width
 from hotloop.reports import bottleneck
@@ -54,10 +55,10 @@ def print_workers(run_dir: Path) -> None:
             f"{account['policy_age_max']:,} at most"
         )
     if account["collected_per_s"]:
-        text = f"collecting: {account['collected_per_s']:,.0f} steps/s"
+        text = f"collecting: {format_rate(account['collected_per_s'])} steps/s"
         if account["forecast_per_s"]:
             ratio = account["collected_per_s"] / account["forecast_per_s"]
-            text += f", {ratio:.2f} × the forecast of {account['forecast_per_s']:,.0f}"
+            text += f", {ratio:.2f} × the forecast of {format_rate(account['forecast_per_s'])}"
         print(text)
 
 

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from hotloop.base.durations import duration
 from hotloop.base.processes import process_age_s
-from hotloop.base.rounding import format_number
+from hotloop.base.rounding import format_number, format_rate
 from hotloop.base.streams import is_redrawable, make_console
 from hotloop.training.notebook_cell import NotebookCell
 
@@ -152,8 +152,8 @@ def progress_text(
     mean = report.mean_return
     parts = [
         f"{report.timesteps:,}/{report.total_timesteps:,} steps",
-        f"{report.steps_per_s:,.0f}/s "
-        f"({(report.timesteps - first_timesteps) / age_s:,.0f}/s with start-up)",
+        f"{format_rate(report.steps_per_s)}/s "
+        f"({format_rate((report.timesteps - first_timesteps) / age_s)}/s with start-up)",
         f"mean return {'?' if math.isnan(mean) else format_number(mean, report.std_return)}",
         *([f"evaluation {_evaluation_text(evaluation)}"] if evaluation else ()),
         f"{duration(remaining_s(report))} left",

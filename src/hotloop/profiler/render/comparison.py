@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from hotloop.base.rounding import format_rate
 from hotloop.base.text_tables import aligned
 from hotloop.profiler.diagnose.comparison import ComparisonRow, ProfileComparison
 from hotloop.profiler.session.stages import STAGES
@@ -32,8 +33,8 @@ def _heading(comparison: ProfileComparison) -> list[str]:
         ratio = interval(1 / overall.ratio, _inverse(overall.high), _inverse(overall.low))
         lines += [
             "",
-            f"environment steps per second: {speeds[0]:,.0f} → {speeds[1]:,.0f}, {ratio}: "
-            f"{verdict(overall)}",
+            f"environment steps per second: {format_rate(speeds[0])} → {format_rate(speeds[1])}, "
+            f"{ratio}: {verdict(overall)}",
         ]
     return lines
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from hotloop.base.rounding import format_rate
 from hotloop.rollouts.protocol import Schedule
 from hotloop.timing.table import duration
 
@@ -210,13 +211,13 @@ class CollectionChoice:
         if chosen.workers:
             workers = f"{chosen.workers} × {chosen.envs_per_worker} environments"
             workers += f", {schedule or chosen.schedule}"
-        text = f"{workers} (auto): forecast {chosen.steps_per_s:,.0f} steps/s"
+        text = f"{workers} (auto): forecast {format_rate(chosen.steps_per_s)} steps/s"
         with_workers = [x for x in self.candidates if x.workers]
         if chosen.workers and self.inline is not None:
-            text += f", {self.inline.steps_per_s:,.0f} without workers"
+            text += f", {format_rate(self.inline.steps_per_s)} without workers"
         elif not chosen.workers and with_workers:
             best = max(with_workers, key=lambda x: x.steps_per_s)
-            text += f", {best.steps_per_s:,.0f} with {best.workers}, "
+            text += f", {format_rate(best.steps_per_s)} with {best.workers}, "
             text += f"which take {best.start_s:.1f} s to start"
         return f"{text}; {self.env_timing}"
 

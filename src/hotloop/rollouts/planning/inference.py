@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple
 
+from hotloop.base.rounding import format_rate
 from hotloop.rollouts.planning.forecast import EnvTiming
 
 # Core time in seconds of a request, in the worker and in the inference process together.
@@ -73,6 +74,6 @@ def choose_inference(
         chosen,
         rates,
         f"{num_workers} × {envs_per_worker} environments; {text[chosen]} (auto): forecast "
-        f"{rates[chosen]:,.0f} steps/s, {rates[other]:,.0f} if {text[other]}; "
+        f"{format_rate(rates[chosen])} steps/s, {format_rate(rates[other])} if {text[other]}; "
         f"{env_timing.describe(envs_per_worker, batch_size)}",
     )

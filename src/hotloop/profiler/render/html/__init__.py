@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hotloop.base.html_page import Page, Section, escaped, prose, table
+from hotloop.base.rounding import format_rate
 from hotloop.errors import ProfileError
 from hotloop.profiler.render import flame, gpu, phrases, text, what_if
 from hotloop.profiler.render.findings import Findings
@@ -123,7 +124,7 @@ def _figures(findings: Findings) -> list[tuple[str, str]]:
         figures.append(("cores in use", f"{cpu:.1f}{total}"))
     if steps is not None:
         figures.append(("environment steps", f"{steps.total:,.0f}"))
-        figures.append(("steps per second", f"{steps.mean:,.0f}"))
+        figures.append(("steps per second", format_rate(steps.mean)))
     stages = findings.stages(session.main)
     if stages.by_stage:
         largest = max(stages.by_stage, key=stages.share)
@@ -342,14 +343,14 @@ aria-label="The latest spans of {processes}"></canvas></div>
 def _throughput(steps: Throughput | None) -> str:
     if steps is None:
         return ""
-    summary = (
-        f"<p>{steps.total:,.0f} environment steps, {steps.mean:,.0f} per second over the whole run."
-    )
+    summary = f"<p>{steps.total:,.0f} environment steps, {format_rate(steps.mean)} per second "
+    summary += "over the whole run."
     if not len(steps.per_s):
         return f"{summary} Without samples, their rate over time is unknown.</p>"
     tenth = max(1, len(steps.per_s) // 10)
     first, last = steps.per_s[:tenth].mean(), steps.per_s[-tenth:].mean()
-    summary += f" First tenth: {first:,.0f} per second, last tenth: {last:,.0f}.</p>"
+    summary += f" First tenth: {format_rate(first)} per second, "
+    summary += f"last tenth: {format_rate(last)}.</p>"
     return (
         f'{summary}\n<div class="picture"><canvas id="throughput-line" role="img" '
         f'aria-label="Environment steps per second over time"></canvas></div>'

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hotloop.base.html_page import Page, Section, escaped, table
+from hotloop.base.rounding import format_rate
 from hotloop.errors import ProfileError
 from hotloop.profiler.diagnose.comparison import ComparisonRow, ProfileComparison
 from hotloop.profiler.diagnose.evidence import short_path
@@ -70,7 +71,7 @@ def _figures(comparison: ProfileComparison) -> list[tuple[str, str]]:
     if comparison.overall is not None:
         row = comparison.overall
         for letter, rate in (("A", row.a), ("B", row.b)):
-            figures.append((f"{letter}: steps per second", f"{1e9 / rate.value:,.0f}"))
+            figures.append((f"{letter}: steps per second", format_rate(1e9 / rate.value)))
         figures.append(("B is", f"{1 / row.ratio:.2f}× as fast"))
         figures.append(("verdict", text.verdict(row)))
     return figures
