@@ -4,6 +4,7 @@ import subprocess
 import sys
 import warnings
 from contextlib import closing
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from hotloop.errors import (
 )
 from hotloop.policies import ActingPolicy, PolicySnapshot, actor_critic
 from hotloop.rollouts.evaluation import evaluate
-from hotloop.rollouts.video import Camera
+from hotloop.rollouts.video import Camera, _frame_rate
 from tests.rollouts.video_envs import Counter, OnlyText, chooses_itself, no_modes, takes_no_mode
 
 
@@ -239,6 +240,13 @@ def test_the_dummy_driver_of_sdl_is_for_environments_that_need_it(tmp_path, monk
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     with pytest.warns(UserWarning, match=r"RGB \(0, 0, 0\): .* SDL_VIDEODRIVER=dummy, so unset it"):
         record_video(Draws, policy, path)
+
+
+@pytest.mark.parametrize("rate", [None, 0, -3, "fast", np.nan, 1e9, [30]])
+def test_a_frame_rate_that_is_none_is_replaced(rate):
+    assert _frame_rate(SimpleNamespace(metadata={"render_fps": rate})) == 30
+    assert _frame_rate(SimpleNamespace(metadata=None)) == 30
+    assert _frame_rate(SimpleNamespace(metadata={"render_fps": np.int64(25)})) == 25
 
 
 def test_a_video_of_one_image_is_reported(tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +35,8 @@ from hotloop.timing import span
 from hotloop.types import Array, Episode
 
 _SUFFIXES = (".mp4", ".gif")
-_DEFAULT_FPS = 30  # images per second, for environments without `render_fps`
+_DEFAULT_FPS = 30.0  # images per second, for environments without `render_fps`
+_MAX_FPS = 1_000.0
 _DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")
 _SDL_DRIVER = "SDL_VIDEODRIVER"
 # Words in errors of MuJoCo's OpenGL initialization.
@@ -90,9 +91,8 @@ class Camera:
         with span("record_video"), self._drawing_settings():
             vector_env, frame = self._begin(policy)
             env = _rendered(self._instance)
-            fps = env.metadata.get("render_fps") or _DEFAULT_FPS
             with atomic_write(path) as temporary_path:
-                with closing(_VideoWriter(ffmpeg, temporary_path, fps)) as writer:
+                with closing(_VideoWriter(ffmpeg, temporary_path, _frame_rate(env))) as writer:
 
                     def add_frame() -> None:
                         writer.add(_render(env, self._name))
@@ -310,6 +310,18 @@ class _SingleResetEnv:
         return self._first_result
 
 
+def _metadata(env: Any) -> Mapping[str, Any]:
+    metadata = getattr(env, "metadata", None)
+    return metadata if isinstance(metadata, Mapping) else {}
+
+
+def _frame_rate(env: Any) -> float:
+    """Return an environment's images per second, or the default if they are no usable number."""
+    rate = _metadata(env).get("render_fps")
+    is_rate = isinstance(rate, (int, float, np.number)) and 0 < rate <= _MAX_FPS
+    return float(rate) if is_rate else _DEFAULT_FPS
+
+
 def _render(env: Any, name: str) -> Array:
     """Return an image, uint8, (height, width, 3), with even height and width, as MP4 needs them."""
     try:
@@ -330,7 +342,7 @@ def _render(env: Any, name: str) -> Array:
             )
         raise EnvironmentFailure(f"{problem}: {hint}") from error
     is_image = isinstance(frame, np.ndarray) and frame.ndim == 3 and frame.shape[2] == 3
-    if not is_image or frame.dtype != np.uint8:
+    if not is_image or frame.dtype != np.uint8 or not frame.size:
         raise EnvironmentFailure(
             f"{name}: `render` must return a uint8 array of shape (height, width, 3), "
             f"got {describe_value(frame)}: see render_mode='rgb_array' of Gymnasium"
@@ -365,7 +377,7 @@ def _make_rendering_env(spec: EnvSpec, make: Callable[[EnvSpec], Any]) -> Any:
     env = _rendered(env_instance)
     if getattr(env, "render_mode", None) == "rgb_array":
         return env_instance
-    modes = list(env.metadata.get("render_modes") or ())
+    modes = list(_metadata(env).get("render_modes") or ())
     env_instance.close()
     if first_error is not None and "rgb_array" in modes:
         cause = first_error.__cause__
