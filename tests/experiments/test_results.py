@@ -289,18 +289,38 @@ def test_changed_cells_are_detected(intact, tmp_path):
     assert num_cells > 50
 
 
-def test_an_intact_checksum_of_an_invalid_row(path):
-    for table, row in {
-        "trials": (1, "[]", "{}"),
-        "sweep": ("plan", "{}"),
-        "runs": (1, 1, 9, "tune", "0", "lost", "me", 1, None, "", None, "[]", "d"),
-    }.items():
-        results = Results(path.with_name(table))
-        with results._transaction():
-            results._store(table, *row)
-        results.close()
-        with pytest.raises(ConfigError, match=r"or it is damaged .a row in the table"):
-            read_all(path.with_name(table))
+RUN = {"trial": 1, "seed": 1, "steps": 9, "purpose": "tune", "version": "0", "state": "done"}
+RUN |= {"owner": "me", "tries": 1, "score": 2.0, "reason": "", "seconds": 0.5, "curve": "[]"}
+RUN |= {"directory": "d"}
+
+
+@pytest.mark.parametrize(
+    ("table", "row"),
+    [
+        ("trials", (1, "[]", "{}")),
+        ("sweep", ("plan", "{}")),
+        *(
+            ("runs", tuple((RUN | change).values()))
+            for change in (
+                {"state": "lost"},
+                {"score": "high"},
+                {"score": float("inf")},
+                {"seconds": b"1"},
+                {"seed": "one"},
+                {"reason": b"x"},
+                {"curve": f"[[1, {10**400}]]"},
+                {"curve": "[[Infinity, 1.0]]"},
+            )
+        ),
+    ],
+)
+def test_an_intact_checksum_of_an_invalid_row(path, table, row):
+    results = Results(path)
+    with results._transaction():
+        results._store(table, *row)
+    results.close()
+    with pytest.raises(ConfigError, match=r"or it is damaged .a row in the table"):
+        read_all(path)
 
 
 # --- paths ----------------------------------------------------------------------------------------

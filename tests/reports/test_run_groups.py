@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from hotloop.errors import ConfigError
+from hotloop.reports import learning_curves
 from hotloop.reports.run_groups import SeedCurve, aggregate_seeds, comparison_grid, group_runs
 from tests.runs.run_factory import make_run
 
@@ -113,10 +114,19 @@ def test_damaged_numbers(tmp_path, info):
     assert "is damaged in line 1" in group_runs([tmp_path / "a"], metric="x").skipped[0][1]
 
 
-def test_damaged_lengths(tmp_path):
-    add(make_run(tmp_path / "a"), episode_lengths=["x", None])
+@pytest.mark.parametrize("lengths", [["x", None], [10**400]])
+def test_damaged_lengths(tmp_path, lengths):
+    add(make_run(tmp_path / "a"), episode_lengths=lengths)
     comparison = group_runs([tmp_path / "a"], metric="length")
     assert "`episode_lengths` in metrics.jsonl must be lists of numbers" in comparison.skipped[0][1]
+    assert not len(learning_curves.read(tmp_path / "a").lengths)
+
+
+def test_an_integer_beyond_floats_is_no_metric(tmp_path):
+    add(make_run(tmp_path / "a"), entropy=10**400)
+    comparison = group_runs([tmp_path / "a"], metric="entropy")
+    assert "has no `entropy`" in comparison.skipped[0][1]
+    assert len(group_runs([tmp_path / "a"]).groups) == 1
 
 
 @pytest.mark.parametrize("is_old", [False, True])

@@ -160,9 +160,10 @@ def test_a_damaged_line_of_metrics_is_named(tmp_path):
 @pytest.mark.parametrize(
     "changed",
     [{"timesteps": -5}, {"timesteps": 10**18}, {"iteration": 0}]
+    + [{"evaluation": {"mean_return": 1.0, "std_return": "x"}}]
     + [{"elapsed_s": x} for x in (-1.0, float("inf"), float("nan"))],
 )
-def test_impossible_counts_and_times_are_damage(tmp_path, changed):
+def test_impossible_numbers_are_damage(tmp_path, changed):
     run = create(tmp_path)
     run.close()
     line = {"iteration": 1, "timesteps": 1, "episode_returns": [], **changed}

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from types import NoneType
 from typing import Any, NamedTuple, TypeVar
 
 from hotloop.base import documents
@@ -43,6 +44,8 @@ CREATE TABLE runs (
 );
 CREATE TABLE owners (owner TEXT PRIMARY KEY, crc32 INTEGER NOT NULL);
 """
+_NUMBER = (float, NoneType)
+_RUN_TYPES = (int, int, int, *(str,) * 4, int, _NUMBER, str, _NUMBER, str, str)  # of the columns
 _PLAN = "plan"  # the row of `sweep` with the plan as JSON
 _STATES = ("running", "done", "pruned", "failed")
 # Number of attempts at a run whose process dies, since the run may not be the cause.
@@ -157,7 +160,8 @@ class Results(ResultsFile):
                 raise self._damaged(f"the checksum of a row in the table {table} is wrong")
             try:
                 decoded.append(decode(*row))
-            except (ValueError, TypeError) as error:  # a forged file may have valid checksums
+            # A forged file may have valid checksums.
+            except (ValueError, TypeError, ArithmeticError) as error:
                 raise self._damaged(f"a row in the table {table}: {error}") from error
         return decoded
 
@@ -367,6 +371,10 @@ class _Claim(NamedTuple):
 def _claim(*values: Any) -> _Claim:
     """Return a run from its row."""
     *key, version, state, owner, tries, score, reason, seconds, curve, directory = values
+    if not all(map(isinstance, values, _RUN_TYPES)):
+        raise ValueError("a value has another type")
+    if not all(x is None or math.isfinite(x) for x in (score, seconds)):
+        raise ValueError(f"expected a finite score and time, got {score} and {seconds}")
     if state not in _STATES:
         raise ValueError(f"expected the state {', '.join(_STATES)}, got '{state}'")
     points = [(int(steps), float(x)) for steps, x in documents.parse(curve)]

@@ -97,7 +97,7 @@ def read(path: Path) -> LearningCurves:
     def episodes(name: str, key: str | None = None) -> ChartSeries:
         try:
             return finite_series(key or name, *spread_episodes(lines, name, ends, key))
-        except (TypeError, ValueError):  # the values are not numbers
+        except (TypeError, ValueError, OverflowError):  # the values are no numbers of a run
             return finite_series(key or name, (), ())
 
     elapsed_s = (lines[-1].get("elapsed_s") or 0.0) if lines else 0.0

@@ -265,7 +265,7 @@ def _read_run(
             positions, values = spread_episodes(
                 lines, name, ends, info_name if name == "episode_info" else None
             )
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise RunDirectoryError(
                 f"{path} is damaged: `{name}` in metrics.jsonl must be lists of numbers"
             ) from error
@@ -300,7 +300,10 @@ def _number(line: Mapping[str, Any], metric: str) -> float | None:
         value = value["mean_return"]
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:  # an integer that no run writes
+        return None
 
 
 def _labeled_groups(seeds: dict[tuple[str, str, str], dict[int, SeedCurve]]) -> list[RunGroup]:

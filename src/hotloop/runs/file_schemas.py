@@ -117,6 +117,7 @@ class _EvaluationEntry:
     """Schema of a line's `evaluation`."""
 
     mean_return: float
+    std_return: float | None = None
 
 
 def parse_config(value: Any) -> dict[str, Any]:
