@@ -319,7 +319,7 @@ def _frame_rate(env: Any) -> float:
     """Return an environment's images per second, or the default if they are no usable number."""
     rate = _metadata(env).get("render_fps")
     is_rate = isinstance(rate, (int, float, np.number)) and 0 < rate <= _MAX_FPS
-    return float(rate) if is_rate else _DEFAULT_FPS
+    return float(rate) if is_rate else _DEFAULT_FPS  # pyright: ignore[reportArgumentType]
 
 
 def _render(env: Any, name: str) -> Array:
