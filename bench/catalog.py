@@ -79,7 +79,8 @@ PPO, APPO, SAC, TQC, CROSSQ, SAC_DISCRETE, TD3, TD3_BC, DQN = (
     for name in ("ppo", "appo", "sac", "tqc", "crossq", "sac_discrete", "td3", "td3_bc", "dqn")
 )
 REPLAY, BANDITS = "docs/replay-speed.md", "docs/bandit-speed.md"
-PIXELS, ROLLOUTS, PROFILER = "docs/pixels.md", "docs/workers-speed.md", "docs/profiler.md"
+PIXELS, ROLLOUTS = "docs/pixels.md", "docs/workers-speed.md"
+PROFILER, RECORDING = "docs/profiler.md", "docs/profiler-recording.md"
 CLUSTER, SELF_PLAY = "docs/cluster.md", "docs/self-play.md"
 WORKERS = "docs/workers.md"
 ACCELERATE, ACCELERATED = "docs/accelerate.md", ("ppo", "recurrent_ppo", "sac", "td3", "dqn")
@@ -402,9 +403,9 @@ BENCHES: dict[str, Bench] = {
         runs=("",),
         tables=(
             Table(PROFILER, "examples table", profiler.examples_table),
-            Table(PROFILER, "cost table", profiler.cost_table),
-            Table(PROFILER, "report table", profiler.report_table),
-            Table(PROFILER, "stages table", profiler.stages_table),
+            Table(RECORDING, "cost table", profiler.cost_table),
+            Table(RECORDING, "report table", profiler.report_table),
+            Table(RECORDING, "stages table", profiler.stages_table),
         ),
     ),
     # Not part of `all`: reading the results of the held-out half makes it known.
