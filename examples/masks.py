@@ -1,4 +1,4 @@
-"""Train with action masks: the environment says which actions are allowed next.
+"""Train with action masks: the environment returns which actions are allowed next.
 
 python examples/masks.py
 cd examples && hotloop train dqn --env-id masks:Boxes --action-masks

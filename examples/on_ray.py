@@ -14,12 +14,12 @@ def main(total_timesteps=100_000):
         env_id="CartPole-v1",
         workers=2,
         backend="ray",
-        schedule="variable",  # slow environments get fewer steps, and nobody waits for them
+        schedule="variable",  # slow environments take fewer steps, and the others do not wait
         total_timesteps=total_timesteps,
     )
     result = ppo.train(config)
     print(f"mean return: {result.mean_return:.1f}")
-    print(result.accounting)  # what became of every transition
+    print(result.accounting)  # the fate of every transition
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Train by an algorithm of your own: PPO with a penalty on the KL divergence instead of clipping.
+"""Train with an algorithm of your own: PPO with a penalty on the KL divergence instead of clipping.
 
 An algorithm is a declaration, so you can replace one function of it. For a whole one in a file,
 see qrdqn.py.

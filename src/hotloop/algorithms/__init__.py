@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 # Name → description in `hotloop train --help`, listed here so that help does not import torch.
 ALGORITHMS = {
-    "ppo": "Proximal policy optimization: on-policy; discrete, continuous actions.",
-    "appo": "Asynchronous PPO: learns while environments step, from older policies.",
+    "ppo": "Proximal policy optimization: on-policy, all kinds of actions.",
+    "appo": "Asynchronous PPO, which learns while environments step.",
     "sac": "Soft actor-critic: off-policy, continuous actions.",
-    "tqc": "SAC with truncated quantile critics: off-policy, continuous actions.",
-    "crossq": "SAC with batch normalization, no target networks: continuous actions.",
+    "tqc": "SAC with truncated quantile critics: continuous actions.",
+    "crossq": "SAC with batch normalization: continuous actions.",
     "sac_discrete": "Soft actor-critic: off-policy, discrete actions.",
     "td3": "Twin delayed DDPG: off-policy, continuous actions.",
-    "td3_bc": "TD3 with behaviour cloning, from a data set; continuous actions.",
+    "td3_bc": "TD3 with behaviour cloning, from a data set: continuous actions.",
     "dqn": "Deep Q-learning: off-policy, discrete actions.",
 }
 

@@ -21,7 +21,11 @@ def run(args: list[str]) -> int:
         "episodes and save them as a data set of Minari instead.",
     )
     add_run_arguments(parser)
-    parser.add_argument("--format", choices=("onnx", "numpy"))
+    parser.add_argument(
+        "--format",
+        choices=("onnx", "numpy"),
+        help="onnx: one graph; numpy: policy.npz and policy.py, which need NumPy only",
+    )
     parser.add_argument(
         "--minari",
         metavar="NAME",

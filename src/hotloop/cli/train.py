@@ -22,7 +22,7 @@ checkpoints, learning curve and timing.
 
 algorithms:
 {algorithms}
-  module:attribute  your own algorithm, such as my_reinforce:algorithm
+  module:attribute  A custom algorithm, such as my_reinforce:algorithm.
 
 `hotloop train ALGORITHM --help` lists every option and its default.
 
@@ -40,7 +40,7 @@ examples:
 def run(args: list[str]) -> int:
     """Run the command. See `hotloop train --help`."""
     if not args or args[0] in ("-h", "--help"):
-        lines = (f"  {name:6} {summary}" for name, summary in ALGORITHMS.items())
+        lines = (f"  {name:12} {summary}" for name, summary in ALGORITHMS.items())
         print(HELP.format(algorithms="\n".join(lines)), end="")
         return 0 if args else 2
     for module in ("torch", "gymnasium", "tyro", "safetensors", "matplotlib"):
