@@ -303,7 +303,7 @@ BENCHES: dict[str, Bench] = {
         "one GPU: correctness (--stage check) and speed (--stage measure), beside LeanRL",
         "4 and 8 min",
         tables=tuple(
-            Table("docs/gpu.md", f"accelerate {part}", partial(accelerate.page_table, part))
+            Table("docs/gpu-measure.md", f"accelerate {part}", partial(accelerate.page_table, part))
             for part in accelerate.TABLES
         ),
     ),

@@ -2,8 +2,8 @@
 
     python bench/accelerate/wheels.py .whl
 
-See docs/gpu.md, "One prepared run", for the requirements of such a machine and the use of the
-wheels. The folder gets hotloop, built by `python3.12` with a C compiler, and the simulators. Of
+See docs/gpu-measure.md, "One prepared run", for the requirements of such a machine and the use of
+the wheels. The folder gets hotloop, built by `python3.12` with a C compiler, and the simulators. Of
 EnvPool's environments only the Atari family is included.
 """
 

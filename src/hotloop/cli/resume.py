@@ -18,8 +18,8 @@ def run(args: list[str]) -> int:
         prog="hotloop resume",
         description="Continue a stopped or killed run from its last checkpoint. It ends with the "
         "same weights as without the interruption. An off-policy run, such as of sac, needs "
-        "--save-replay from its start for this; otherwise its replay buffer starts empty. If the run was killed "
-        "after its last step, the missing files are written.",
+        "--save-replay from its start for this; otherwise its replay buffer starts empty. If the "
+        "run was killed after its last step, the missing files are written.",
         usage="hotloop resume [--checkpoint NAME] [--trust] [options of train] RUN",
         allow_abbrev=False,
     )
