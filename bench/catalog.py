@@ -434,7 +434,7 @@ BENCHES: dict[str, Bench] = {
         "several seeds: one after another, two at a time, vectorized in one update",
         "10 min",
         runs=("",),
-        tables=(Table("docs/runs.md", "lanes table", lanes.lanes_table),),
+        tables=(Table("docs/seeds.md", "lanes table", lanes.lanes_table),),
     ),
     "sweep": Bench(
         "bench.train.sweeps",

@@ -1,21 +1,31 @@
-"""The commands of docs/runs.md run in order."""
+"""The commands of docs/runs.md and docs/seeds.md run in order."""
 
 import re
 import shlex
 from pathlib import Path
 
+import pytest
+
 from hotloop.cli import main
 from tests.warm_pool import use_warm_pool
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "runs.md"
+DOCS = Path(__file__).parent.parent.parent / "docs"
+RUNS = {"train", "runs", "plot", "eval", "export", "report"}
+FILES = ["learning_curves.png", "curves.svg", "cartpole.mp4", "policy/policy.npz", "slow.html"]
 
 
-def test_the_pages_commands(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("page", "names", "files"),
+    [
+        ("runs.md", RUNS, [*FILES, "runs/slow/export/policy.onnx"]),
+        ("seeds.md", {"train"}, ["fast.toml"]),
+    ],
+)
+def test_the_pages_commands(page, names, files, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    commands = re.findall(r"^    hotloop (.*)$", PAGE.read_text(), re.MULTILINE)
-    assert {command.split()[0] for command in commands} == {
-        *("train", "runs", "plot", "eval", "export", "doctor", "presets", "report")
-    }
+    text = (DOCS / page).read_text(encoding="utf-8")
+    commands = re.findall(r"^    hotloop (.*)$", text, re.MULTILINE)
+    assert {command.split()[0] for command in commands} == names
     use_warm_pool(monkeypatch)
     smaller = {"100000": "1024", "50000": "1024", "20": "2"}
     for command in commands:
@@ -27,12 +37,4 @@ def test_the_pages_commands(tmp_path, monkeypatch, capsys):
         if args[0] == "eval" and "--episodes" not in args:
             args += ["--episodes", "1"]
         assert main(args) == 0, capsys.readouterr().err
-    for path in (
-        "learning_curves.png",
-        "curves.svg",
-        "cartpole.mp4",
-        "policy/policy.npz",
-        "slow.html",
-    ):
-        assert (tmp_path / path).exists()
-    assert (tmp_path / "runs" / "slow" / "export" / "policy.onnx").exists()
+    assert all((tmp_path / path).exists() for path in files)
