@@ -26,6 +26,7 @@ from bench.catalog import BENCHES
 from hotloop import cli
 from hotloop.algorithms import ALGORITHMS, find
 from hotloop.base.program_arguments import python_arguments
+from hotloop.cli.train_options import COMMAND_OPTIONS
 from tests.docs.site import ROOT
 
 ALL = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -54,6 +55,8 @@ OTHER_OPTIONS = {
 }
 # Pages with options of other libraries; tests/docs/test_migrations.py checks hotloop's on them.
 FOREIGN_OPTIONS = ("from-cleanrl", "from-sample-factory", "from-pufferlib")
+SUBCOMMANDS = [f"bandit {name}" for name in ("figure", "run", "compare", "grid")]
+SUBCOMMANDS.append("sweep report")
 # Cheap commands are run unchanged, bandits with fewer runs.
 RUN = ("doctor", "presets", "plan", "--version")
 SMALLER = {"--runs": "20", "--steps": "50"}
@@ -260,18 +263,32 @@ def inline_code(page: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def options() -> set[str]:
-    """Return all options of hotloop's commands and algorithms."""
-    helps = [[name] for name in cli.COMMANDS]
-    helps += [["bandit", name] for name in ("figure", "run", "compare", "grid")]
-    helps.append(["sweep", "report"])
-    text = io.StringIO(cli.HELP)
-    text.seek(0, io.SEEK_END)
-    for command in helps:
+def options_by_command() -> dict[str, set[str]]:
+    """Return the options of each command; "" has those of hotloop itself."""
+    known = {"": set(re.findall(OPTION, cli.HELP))}
+    for command in (*cli.COMMANDS, *SUBCOMMANDS):
+        text = io.StringIO()
         with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
-            cli.main([*command, "--help"])
-    known = set(re.findall(OPTION, text.getvalue()))
-    return known | algorithm_options()
+            cli.main([*command.split(), "--help"])
+        known[command] = set(re.findall(OPTION, text.getvalue())) | {"--help", "--debug"}
+    for command in ("train", "sweep", "cache"):  # the last: `cache build`
+        known[command] |= algorithm_options()
+    known["train"] |= COMMAND_OPTIONS.keys()
+    return known
+
+
+@pytest.fixture(scope="module")
+def options(options_by_command) -> set[str]:
+    """Return all options of hotloop's commands and algorithms."""
+    return set().union(*options_by_command.values())
+
+
+def named_options(code: str) -> tuple[str, list[str]]:
+    """Return the hotloop command of a code span, "" if there is none, and its options."""
+    command = re.match(rf"hotloop ({'|'.join((*SUBCOMMANDS, *cli.COMMANDS))})\b", code)
+    if command is not None and command[1] in ("profile", "accelerate"):
+        code = re.split(r" -m | \S+\.py\b| train ", code)[0]  # a script has its own options
+    return command[1] if command else "", re.findall(OPTION, code)
 
 
 def algorithm_options() -> set[str]:
@@ -284,15 +301,15 @@ def algorithm_options() -> set[str]:
 
 
 @pytest.mark.parametrize("page", ALL, ids=[path.relative_to(ROOT).as_posix() for path in ALL])
-def test_the_prose_names_existing_options_objects_and_files(page, options):
+def test_the_prose_names_existing_options_objects_and_files(page, options, options_by_command):
     wrong = []
     for code in inline_code(page):
         foreign = page.stem in FOREIGN_OPTIONS or code.startswith(
             ("pip ", "python ", "ray ", "py-spy ", "docker ")
         )
-        for option in [] if foreign else re.findall(OPTION, code):
-            if option not in options | OTHER_OPTIONS:
-                wrong.append(option)
+        command, found = named_options(code)
+        known = options_by_command[command] if command else options | OTHER_OPTIONS
+        wrong += [f"{code}: {option}" for option in found if not foreign and option not in known]
         for name in re.findall(r"(?<![\w/.])hotloop(?:\.\w+)+", code):
             try:
                 pkgutil.resolve_name(name)
