@@ -118,8 +118,8 @@ class NetworkOptions(Options):
     layer_norm: bool = False
     """Normalize the output of an image encoder."""
     init_from: str | None = None
-    """Start with the networks and the observations' statistics of this run, or of a checkpoint in
-    it, to fine-tune it. The spaces and networks must be the same."""
+    """Start with the networks, the optimizer's state and the observations' statistics of another
+    run, or of a checkpoint in it, to fine-tune it. The algorithm and spaces must be the same."""
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"
     """Precision of matrix products and convolutions. tf32: faster on GPUs from Ampere on, with 10
     bits of mantissa in the operands. bfloat16: 8 bits, faster on devices with instructions for
