@@ -15,20 +15,24 @@ from __future__ import annotations
 
 import logging
 from abc import ABC
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 import torch
 
+from hotloop.errors import ConfigError
 from hotloop.learner import Mode, choose
+from hotloop.learner.cuda_graphs import first_line
 from hotloop.learner.execution import ExecutionChoice
 from hotloop.learner.updates import BoundUpdate
 
 LOGGER = logging.getLogger("hotloop.accelerate")
 # If rows times parameters of an update are fewer, a second thread costs more than it saves.
 _SMALL_UPDATE = 2**24
+# Modules whose methods hotloop's shortcuts compute.
+_LIBRARIES = ("stable_baselines3.", "sb3_contrib.", "hotloop.")
 
 
 class Unsupported(Exception):
@@ -68,8 +72,8 @@ class Acceleration:
         num_trains: number of calls of `train` that hotloop's updates have run.
     """
 
-    parts: dict[str, _Part] = field(default_factory=dict)
-    updates: dict[str, BoundUpdate] = field(default_factory=dict)
+    parts: dict[str, _Part] = field(default_factory=dict, repr=False)
+    updates: dict[str, BoundUpdate] = field(default_factory=dict, repr=False)
     num_trains: int = 0
 
     def reasons(self) -> dict[str, str]:
@@ -154,6 +158,11 @@ class AcceleratedModel(ABC):  # noqa: B024
                 parts[part] = _Part(key, prepare(), "")
             except Unsupported as error:
                 self.fall_back(part, str(error), key)
+            except ConfigError:  # the settings of `hotloop accelerate`
+                raise
+            except Exception as error:  # classes of the user's may differ in any way
+                reason = f"hotloop can't prepare it ({type(error).__name__}: {first_line(error)})"
+                self.fall_back(part, reason, key)
         return parts[part].value
 
     def fall_back(self, part: str, reason: str, key: Any = None) -> None:
@@ -200,6 +209,15 @@ class AcceleratedModel(ABC):  # noqa: B024
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: x for name, x in self.__dict__.items() if name != "_hotloop"}
+
+
+def own_methods(owner: Any, names: Iterable[str]) -> list[str]:
+    """Return those of an object's methods that are the user's: overridden, or replaced later."""
+    return [
+        name
+        for name in names
+        if name in vars(owner) or not getattr(type(owner), name).__module__.startswith(_LIBRARIES)
+    ]
 
 
 def describe_part(part: str, reason: str) -> str:

@@ -94,7 +94,8 @@ class ActingTwin:
         self, obs: Tensor, deterministic: bool = False, action_masks: Array | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return actions, values and log-probabilities."""
-        if deterministic or not self.can_act():
+        # A callback may call the policy for gradients.
+        if deterministic or torch.is_grad_enabled() or not self.can_act():
             masks = {} if action_masks is None else {"action_masks": action_masks}
             return self._forward(obs, deterministic, **masks)
         rows = obs.numpy()
@@ -191,7 +192,7 @@ def check_hooks(layers: Iterable[nn.Module]) -> None:
 
 
 def check_linear(layers: Iterable[nn.Module]) -> None:
-    """Check that layers are linear, with a bias.
+    """Check that layers are linear, with a bias, in float32.
 
     Raises:
         Unsupported: one is not.
@@ -202,6 +203,8 @@ def check_linear(layers: Iterable[nn.Module]) -> None:
             raise Unsupported(f"its layers include {name}, not only Linear")
         if layer.bias is None:
             raise Unsupported(f"its layers include {name} without bias")
+        if layer.weight.dtype is not torch.float32:
+            raise Unsupported(f"its parameters are {layer.weight.dtype}, not torch.float32")
 
 
 class _LinearLayers:

@@ -7,6 +7,7 @@ original's actions, apart from rounding.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from hotloop.accelerate.acceleration import Unsupported
+from hotloop.accelerate.acceleration import Unsupported, own_methods
 from hotloop.accelerate.acting import (
     check_hooks,
     check_linear,
@@ -24,7 +25,6 @@ from hotloop.accelerate.acting import (
 )
 from hotloop.types import Array
 
-_LIBRARIES = ("stable_baselines3.", "sb3_contrib.", "hotloop.")
 # The limits of the logarithm of a standard deviation, as in `stable_baselines3.sac.policies`.
 _MIN_LOG_STD, _MAX_LOG_STD = -20.0, 2.0
 
@@ -78,18 +78,20 @@ def squashed_gaussian_twin(model: Any, actor_class: type) -> Callable[[Array], A
     Raises:
         Unsupported: the actor is not a perceptron on vectors, or has methods of its own.
     """
-    actor = model.actor
+    actor = model.policy.actor
     _check(model, actor, actor_class)
     hidden, activation = linear_layers(actor.latent_pi)
     shape = model.action_space.shape
     if model.use_sde:
-        return _state_dependent_twin(actor, hidden, activation, shape)
+        return _state_dependent_twin(model, hidden, activation, shape)
     mean_stack = LayerStack([*hidden, actor.mu], activation)
     std_stack = LayerStack([*hidden, actor.log_std], activation)
 
     def act(obs: Array) -> Array:
         rows = _rows(obs)
         mean, _ = mean_stack(rows)
+        if not math.isfinite(mean.sum()):
+            return _original_actions(model, obs)
         log_std = np.clip(std_stack(rows)[0], _MIN_LOG_STD, _MAX_LOG_STD)
         noise = torch.empty(mean.shape).normal_().numpy()
         return np.tanh(mean + np.exp(log_std) * noise).reshape(-1, *shape)
@@ -97,10 +99,16 @@ def squashed_gaussian_twin(model: Any, actor_class: type) -> Callable[[Array], A
     return act
 
 
+def _original_actions(model: Any, obs: Array) -> Array:
+    """Return the actions of the original, which raises an error if parameters are not finite."""
+    return model.policy.scale_action(model.predict(obs)[0])
+
+
 def _state_dependent_twin(
-    actor: Any, hidden: list[nn.Module], activation: str, shape: tuple[int, ...]
+    model: Any, hidden: list[nn.Module], activation: str, shape: tuple[int, ...]
 ) -> Callable[[Array], Array]:
     """Return the function of `squashed_gaussian_twin` for state-dependent noise (gSDE)."""
+    actor = model.policy.actor
     last, limit = actor.mu, np.inf
     if isinstance(last, nn.Sequential):  # a linear layer, and limits of its output
         limits: Any = last[1]
@@ -109,6 +117,8 @@ def _state_dependent_twin(
 
     def act(obs: Array) -> Array:
         mean, latent = stack(_rows(obs))
+        if not math.isfinite(mean.sum()):
+            return _original_actions(model, obs)
         noise = state_dependent_noise(actor.action_dist, latent)
         return np.tanh(np.clip(mean, -limit, limit) + noise).reshape(-1, *shape)
 
@@ -121,7 +131,7 @@ def deterministic_twin(model: Any, actor_class: type) -> Callable[[Array], Array
     Raises:
         Unsupported: the actor is not a perceptron on vectors, or has methods of its own.
     """
-    actor = model.actor
+    actor = model.policy.actor
     _check(model, actor, actor_class)
     *layers, last = list(actor.mu)
     if type(last) is not nn.Tanh:
@@ -173,8 +183,12 @@ def _check(model: Any, network: Any, network_class: type) -> None:
         raise Unsupported("its network is {}, not {}".format(*names))
     check_hooks(network.modules())
     check_vectors(model.policy, [network.features_extractor])
-    for owner, names in ((model, ("predict",)), (model.policy, ("predict", "_predict"))):
-        for name in names:
-            method = getattr(type(owner), name)
-            if name in vars(owner) or not method.__module__.startswith(_LIBRARIES):
-                raise Unsupported(f"its {type(owner).__name__} has its own {name}")
+    names = ("forward", "_predict", "action_log_prob", "get_action_dist_params")
+    methods = {
+        model: ["predict"],
+        model.policy: ["predict", "_predict"],
+        network: [name for name in names if hasattr(network, name)],
+    }
+    for owner, names in methods.items():
+        if changed := own_methods(owner, names):
+            raise Unsupported(f"its {type(owner).__name__} has its own {', '.join(changed)}")

@@ -39,7 +39,7 @@ class RecurrentTwin(ActingTwin):
         self, obs: Tensor, states: RNNStates, episode_starts: Tensor, deterministic: bool = False
     ) -> tuple[Tensor, Tensor, Tensor, RNNStates]:
         """Return actions, values, log-probabilities and the next states of the LSTMs."""
-        if deterministic or not self.can_act():
+        if deterministic or torch.is_grad_enabled() or not self.can_act():
             return self._forward(obs, states, episode_starts, deterministic)
         rows = obs.reshape(len(obs), -1).to(torch.float32).numpy()
         keeps = 1.0 - episode_starts.numpy().reshape(-1, 1)

@@ -27,6 +27,8 @@ class ModuleState:
 
     Attributes:
         params: the parameters that are learned, float32, (P,).
+        grad: the gradient of the last step, float32, (P,), for code that reads the parameters'
+            `.grad`. None without optimizer.
         moments: the optimizer's vectors, float32, (P,), by its own names. Empty without optimizer.
         steps: number of steps, float32, one for each parameter, (K,), all equal.
         constants: parameters that are not learned, and buffers, by name. A batch normalization
@@ -34,9 +36,17 @@ class ModuleState:
     """
 
     params: Tensor
+    grad: Tensor | None = None
     moments: dict[str, Tensor] = field(default_factory=dict)
     steps: Tensor | None = None
     constants: dict[str, Tensor] = field(default_factory=dict)
+
+
+_BACKWARD_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
+_CONTENTS = (
+    *("_modules", "_parameters", "_buffers", "_forward_hooks", "_forward_pre_hooks"),
+    *_BACKWARD_HOOKS,
+)
 
 
 class ModuleContents:
@@ -44,8 +54,7 @@ class ModuleContents:
 
     def __init__(self, module: nn.Module) -> None:
         layers = list(module.modules())
-        kinds = ("_modules", "_parameters", "_buffers", "_forward_hooks", "_forward_pre_hooks")
-        self._owners = [getattr(x, kind) for x in layers for kind in kinds]
+        self._owners = [getattr(x, kind) for x in layers for kind in _CONTENTS]
         # References to the objects, whose ids stay unique so.
         self._objects = [*layers, *(x for owner in self._owners for x in owner.values())]
         self._ids = self._current_ids()
@@ -87,6 +96,7 @@ class FlatParameters:
         self.names = tuple(name for name, x in named.items() if id(x) in learned)
         self._parameters = [named[name] for name in self.names]
         _check_parameters(dict(zip(self.names, self._parameters, strict=True)))
+        _check_layers(module)
         self.shapes = tuple(tuple(x.shape) for x in self._parameters)
         self._sizes = [x.numel() for x in self._parameters]
         self._slots = _slots(module)
@@ -100,7 +110,10 @@ class FlatParameters:
         # Allocate the vectors, and turn the existing tensors into views of them.
         size = sum(self._sizes)
         self.state = ModuleState(torch.zeros(size), constants=constants)
+        self._gradients: list[Tensor] = []
         if self.rule is not None:
+            self.state.grad = torch.zeros(size)
+            self._gradients = self._reshaped(self.state.grad)
             self.state.moments = {name: torch.zeros(size) for name in self.rule.moments}
             self.state.steps = torch.zeros(len(self._parameters))
         self._views = self._reshaped(self.state.params)
@@ -113,7 +126,9 @@ class FlatParameters:
 
     def is_current(self) -> bool:
         """Return whether the module has the same layers, parameters, frozen ones and buffers."""
-        is_as_before = [x.requires_grad is before for x, before in self._trainable.items()]
+        is_as_before = [
+            x.requires_grad is before and not _has_hooks(x) for x, before in self._trainable.items()
+        ]
         return all(is_as_before) and self._contents.is_current()
 
     def refresh(self) -> None:
@@ -124,6 +139,9 @@ class FlatParameters:
                 differ in their number of steps.
         """
         # Off-policy algorithms call this before each gradient step. Usually nothing has changed.
+        for parameter, gradient in zip(self._parameters, self._gradients, strict=False):
+            if parameter.grad is not gradient:  # the first step, or after `zero_grad`
+                parameter.grad = gradient
         if self._current_addresses() == self._bound_addresses:
             return
         for parameter, view, address in zip(
@@ -215,6 +233,18 @@ def _check_parameters(parameters: dict[str, nn.Parameter]) -> None:
             raise Unsupported(
                 f"its parameter {name} is {x.dtype} on {x.device}, not float32 on the CPU"
             )
+        if _has_hooks(x):
+            raise Unsupported(f"its parameter {name} has hooks, which read or change gradients")
+
+
+def _has_hooks(parameter: Tensor) -> bool:
+    return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
+
+
+def _check_layers(module: nn.Module) -> None:
+    for layer in module.modules():
+        if any(getattr(layer, kind) for kind in _BACKWARD_HOOKS):
+            raise Unsupported(f"its {type(layer).__name__} has backward hooks")
 
 
 def _slots(module: nn.Module) -> list[tuple[dict[str, Any], str, Tensor]]:

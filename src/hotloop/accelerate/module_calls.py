@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +13,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from hotloop.accelerate.acceleration import Unsupported
 from hotloop.accelerate.flat_parameters import FlatParameters
@@ -49,24 +51,44 @@ class ModuleFunction:
         """
         values = {**self._parameters.split(params), **constants}
         replaced = self._parameters.replaced_by(values)
-        with replaced, _without_value_reads(), _restored(self._distribution):
+        with replaced, _WITHOUT_VALUE_READS, _restored(self._distribution):
             return self._method(*args, **kwargs)
 
 
-@contextmanager
-def _without_value_reads() -> Iterator[None]:
-    """Avoid checks of arguments, which read the values of tensors and so can't be compiled."""
-    validates, one_hot = Distribution._validate_args, functional.one_hot
-    Distribution.set_default_validate_args(False)
-    functional.one_hot = _one_hot
-    try:
-        yield
-    finally:
-        Distribution.set_default_validate_args(validates)
-        functional.one_hot = one_hot
+class _WithoutValueReads:
+    """Avoids checks of arguments, which read the values of tensors and so can't be compiled.
+
+    The last of several threads that are within the body restores the checks.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._num_threads = 0
+        self._validates = True
+        self.one_hot: Callable[..., Tensor] = functional.one_hot
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._num_threads += 1
+            if self._num_threads == 1:
+                self._validates, self.one_hot = Distribution._validate_args, functional.one_hot
+                Distribution.set_default_validate_args(False)
+                functional.one_hot = _one_hot
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._num_threads -= 1
+            if self._num_threads == 0:
+                Distribution.set_default_validate_args(self._validates)
+                functional.one_hot = self.one_hot
 
 
-def _one_hot(classes: Tensor, num_classes: int) -> Tensor:
+_WITHOUT_VALUE_READS = _WithoutValueReads()
+
+
+def _one_hot(classes: Tensor, num_classes: int = -1) -> Tensor:
+    if num_classes < 0:
+        return _WITHOUT_VALUE_READS.one_hot(classes)
     numbers = torch.arange(num_classes, device=classes.device)
     return (classes.unsqueeze(-1) == numbers).long()
 
@@ -112,31 +134,61 @@ def unchanged_generators() -> Iterator[None]:
         torch.set_rng_state(torch_state)
 
 
-class RandomOperations(TorchDispatchMode):
-    """Records the names of the operations in the body that draw random numbers."""
+class _RecordedOperations(TorchDispatchMode):
+    """Records names of operations in the body: those that draw random numbers, or read a vector.
 
-    def __init__(self) -> None:
+    Args:
+        vectors: the vectors.
+    """
+
+    def __init__(self, vectors: Sequence[Tensor]) -> None:
         super().__init__()
-        self.names: list[str] = []
+        self._addresses = {x.untyped_storage().data_ptr() for x in vectors if len(x)}
+        self.random: list[str] = []
+        self.reading: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = str(func.overloadpacket).split(".")[-1]
         if torch.Tag.nondeterministic_seeded in func.tags:
-            self.names.append(str(func.overloadpacket).split(".")[-1])
-        return func(*args, **(kwargs or {}))
+            self.random.append(name)
+        elif name not in _COPIES and any(map(self._is_part, tree_leaves((args, kwargs)))):
+            self.reading.append(name)
+        return func(*args, **kwargs)
+
+    def _is_part(self, x: Any) -> bool:
+        return isinstance(x, Tensor) and x.untyped_storage().data_ptr() in self._addresses
 
 
-def try_out(updates: Sequence[BoundUpdate], batch: Any, noise: Tensor | None) -> None:
+# Operations of `copy.deepcopy`, which copies the state for the trial.
+_COPIES = frozenset(["clone", "copy_", "new_empty", "set_", "detach"])
+
+
+def try_out(
+    updates: Sequence[BoundUpdate], vectors: Sequence[Tensor], batch: Any, noise: Tensor | None
+) -> None:
     """Make the steps of updates on copies of their states.
 
+    Args:
+        updates: the updates.
+        vectors: the vectors with the modules' own parameters.
+        batch, noise: see `BoundUpdate`.
+
     Raises:
-        Unsupported: one fails, or draws random numbers, which other executions would repeat.
+        Unsupported: one fails, draws random numbers, which other executions would repeat, or reads
+            the modules' own parameters in place of the copies, so that it would not learn them.
     """
-    operations = RandomOperations()
+    operations = _RecordedOperations(vectors)
     try:
         with operations:
             for update in updates:
                 update.check(batch, noise)
     except Exception as error:  # a custom policy may raise anything
         raise Unsupported(f"one step on copies failed ({first_line(error)})") from error
-    if operations.names:
-        raise Unsupported(f"its networks draw random numbers ({operations.names[0]})")
+    if operations.random:
+        raise Unsupported(f"its networks draw random numbers ({operations.random[0]})")
+    if operations.reading:
+        raise Unsupported(
+            "its networks keep parameters in another place than `nn.Module` does "
+            f"({operations.reading[0]})"
+        )

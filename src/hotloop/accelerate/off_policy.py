@@ -109,7 +109,7 @@ class OffPolicyUpdate:
 
     def try_out(self, batch: tuple[Any, ...], noise: Tensor | None) -> None:
         """Make the steps on copies, see `module_calls.try_out`."""
-        try_out(self._bound, batch, noise)
+        try_out(self._bound, [x.state.params for x in self.networks], batch, noise)
 
     def is_current(self) -> bool:
         """Return whether the modules still have the same parameters, as objects."""
@@ -186,6 +186,8 @@ class OffPolicyUpdate:
         """Make one step of a network's optimizer in place."""
         assert network.rule is not None
         assert state.steps is not None
+        assert state.grad is not None
+        state.grad.copy_(grad)
         network.rule.step(state.params, grad, state.moments, state.steps, learning_rate, None)
 
 

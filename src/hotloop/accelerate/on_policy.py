@@ -109,7 +109,8 @@ class PolicyUpdate:
 
     def try_out(self, samples: Any) -> None:
         """Make a step on copies, see `module_calls.try_out`."""
-        try_out([self._bound], self.minibatch(samples), None)
+        params = self.parameters.state.params
+        try_out([self._bound], [params], self.minibatch(samples), None)
 
     def is_current(self) -> bool:
         """Return whether the policy still has the same parameters, as objects."""
@@ -173,6 +174,8 @@ class PolicyUpdate:
         rule, steps = self.parameters.rule, state.steps
         assert rule is not None
         assert steps is not None
+        assert state.grad is not None
+        state.grad.copy_(grad if active is None else torch.where(active, grad, state.grad))
         rule.step(state.params, grad, state.moments, steps, hyper.learning_rate, active)
         return metrics
 

@@ -46,6 +46,9 @@ def optimizer_rule(optimizer: torch.optim.Optimizer) -> OptimizerRule:
     if kind not in _RULES:
         *names, last = (x.__name__ for x in _RULES)
         raise Unsupported(f"its optimizer is {kind.__name__}, not {', '.join(names)} or {last}")
+    hooks = optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks
+    if "step" in vars(optimizer) or any(hooks):
+        raise Unsupported("its optimizer's step was replaced or has hooks")
     groups = optimizer_settings(optimizer)
     if len(groups) != 1:
         raise Unsupported(f"its optimizer has {len(groups)} groups of parameters, not one")

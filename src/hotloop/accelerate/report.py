@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import inspect
 import json
 import multiprocessing
 import os
@@ -64,6 +65,8 @@ class ModelRecord:
                 if self.before_s
                 else "its class has its own `train`, or it was not trained"
             )
+        if "acting" not in self.parts and acceleration.num_trains:
+            self.parts["acting"] = "its class has its own methods for it"
 
 
 class _Records:
@@ -148,7 +151,7 @@ def _store_records() -> None:
 
 def measure_class(accelerated: type) -> None:
     """Measure an accelerated class's calls of `train`. The first ones run the original."""
-    train: Any = vars(accelerated).get("train") or accelerated.train  # pyright: ignore
+    train: Any = inspect.unwrap(accelerated.train)  # pyright: ignore
     original = next(
         vars(kind)["train"]
         for kind in accelerated.__mro__

@@ -18,6 +18,7 @@ from stable_baselines3.common import buffers
 from stable_baselines3.common.vec_env import dummy_vec_env
 from torch import Tensor
 
+from hotloop.accelerate.acceleration import own_methods
 from hotloop.accelerate.module_calls import replaced_attribute
 from hotloop.ops.arrays import backward_sums
 from hotloop.types import Array
@@ -34,14 +35,14 @@ def rollout_shortcuts(buffer: Any) -> Iterator[None]:
     with ExitStack() as stack:
         if hasattr(dummy_vec_env, "deepcopy"):
             stack.enter_context(replaced_attribute(dummy_vec_env, "deepcopy", deep_copy))
-        method = "compute_returns_and_advantage"
-        originals = [getattr(x, method) for x in (buffers.RolloutBuffer, buffers.DictRolloutBuffer)]
-        if getattr(getattr(buffer, method), "__func__", None) in originals:
-            stack.enter_context(replaced_attribute(buffer, method, _Advantages(buffer)))
+        shortcuts: list[type[_Shortcut]] = [_Advantages]
         has_arrays = isinstance(buffer.observation_space, spaces.Box)
-        is_plain = type(buffer) is buffers.RolloutBuffer and "add" not in vars(buffer)
-        if is_plain and has_arrays:
-            stack.enter_context(replaced_attribute(buffer, "add", _Storing(buffer)))
+        if type(buffer) is buffers.RolloutBuffer and has_arrays:
+            shortcuts.append(_Storing)
+        for shortcut in shortcuts:
+            if not own_methods(buffer, [shortcut.name]):
+                replaced = replaced_attribute(buffer, shortcut.name, shortcut(buffer))
+                stack.enter_context(replaced)
         yield
 
 
@@ -66,11 +67,26 @@ def _copied_info(info: Any) -> Any:
     return info.copy() if is_simple else copy.deepcopy(info)
 
 
-class _Storing:
-    """`RolloutBuffer.add` for observations that are arrays, without copies of its arguments."""
+class _Shortcut:
+    """A faster method of a buffer."""
+
+    name: str
 
     def __init__(self, buffer: Any) -> None:
         self._buffer = buffer
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Put the buffer's own method into copies and files of the buffer."""
+        return getattr, (self._buffer, self.name)
+
+
+class _Storing(_Shortcut):
+    """`RolloutBuffer.add` for observations that are arrays, without copies of its arguments."""
+
+    name = "add"
+
+    def __init__(self, buffer: Any) -> None:
+        super().__init__(buffer)
         self._action_shape = (buffer.n_envs, buffer.action_dim)
 
     def __call__(
@@ -96,11 +112,10 @@ class _Storing:
             buffer.full = True
 
 
-class _Advantages:
+class _Advantages(_Shortcut):
     """`RolloutBuffer.compute_returns_and_advantage` with two operations for each step."""
 
-    def __init__(self, buffer: Any) -> None:
-        self._buffer = buffer
+    name = "compute_returns_and_advantage"
 
     def __call__(self, last_values: Tensor, dones: Array) -> None:
         """Compute the advantages and returns. See `hotloop.ops.gae` for the equation."""

@@ -17,7 +17,7 @@ from stable_baselines3.sac.policies import Actor
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
-from hotloop.accelerate.acceleration import Acceleration, Unsupported
+from hotloop.accelerate.acceleration import Acceleration, Unsupported, own_methods
 from hotloop.accelerate.acting_off_policy import squashed_gaussian_twin
 from hotloop.accelerate.flat_parameters import FlatParameters, ModuleState
 from hotloop.accelerate.module_calls import ModuleFunction
@@ -243,6 +243,10 @@ class EntropyModel(OffPolicyModel):
 
     _update_class = SacUpdate
 
+    def train(self, gradient_steps: int, batch_size: int = 64) -> None:
+        """Make gradient steps on batches of the replay buffer."""
+        super().train(gradient_steps, batch_size)
+
     def _optimizers(self) -> list[Any]:
         model: Any = self
         optimizers = [model.actor.optimizer, model.critic.optimizer]
@@ -271,7 +275,7 @@ class EntropyModel(OffPolicyModel):
     def _make_update(self, batch_size: int, num_calls: int) -> OffPolicyUpdate:
         model: Any = self
         actor = model.actor
-        if type(actor).action_log_prob is not self._actor_class.action_log_prob:
+        if own_methods(actor, ["action_log_prob"]):
             raise Unsupported(f"its {type(actor).__name__} has its own action_log_prob")
         kinds = SquashedDiagGaussianDistribution, StateDependentNoiseDistribution
         if type(actor.action_dist) not in kinds:

@@ -12,7 +12,11 @@ import torch
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
 
+from hotloop.accelerate.acceleration import own_methods
 from hotloop.types import Array
+
+# The methods of a replay buffer that make a batch.
+_METHODS = ("sample", "_get_samples", "_normalize_obs", "_normalize_reward", "to_torch")
 
 
 def sample(buffer: Any, batch_size: int, normalizer: Any = None) -> Any:
@@ -20,11 +24,11 @@ def sample(buffer: Any, batch_size: int, normalizer: Any = None) -> Any:
 
     Args:
         buffer: any replay buffer. Only a plain `ReplayBuffer` on the CPU is gathered here, if its
-            `sample` was not replaced.
+            methods were not replaced.
         batch_size: B.
         normalizer: a VecNormalize, or None.
     """
-    is_plain = type(buffer) is ReplayBuffer and "sample" not in vars(buffer)
+    is_plain = type(buffer) is ReplayBuffer and not own_methods(buffer, _METHODS)
     if not is_plain or normalizer is not None or buffer.device.type != "cpu":
         return buffer.sample(batch_size, env=normalizer)
     # Draw rows and environments as the original does.

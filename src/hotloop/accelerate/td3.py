@@ -172,5 +172,5 @@ class TD3(DelayedModel, stable_baselines3.TD3):  # pyright: ignore
     """`stable_baselines3.TD3` with hotloop's updates and acting."""
 
 
-class DDPG(DelayedModel, stable_baselines3.DDPG):  # pyright: ignore
+class DDPG(TD3, stable_baselines3.DDPG):  # pyright: ignore
     """`stable_baselines3.DDPG` with hotloop's updates and acting."""
