@@ -15,7 +15,8 @@ Public names are loaded on first use: importing hotloop does not import Stable-B
 #   Stable-Baselines3's own code runs).
 # * flat_parameters.py: the parameters and the optimizer's state of a module as flat vectors, which
 #   the module's and the optimizer's own tensors view.
-# * module_calls.py: a module as a function of these vectors.
+# * module_calls.py: a module as a function of these vectors; shared_changes.py: changes of torch's
+#   functions during such a call.
 # * on_policy.py: the mixin of on-policy classes; ppo.py, a2c.py and others: one class each.
 # * off_policy.py: the mixin of off-policy classes; sac.py, td3.py, dqn.py,
 #   quantiles.py.

@@ -83,6 +83,7 @@ class ActingTwin:
             self._versions, self._is_finite = versions, self.refresh()
         return self._is_finite
 
+    @np.errstate(all="ignore")  # torch ignores them
     def refresh(self) -> bool:
         """Read the policy's current parameters. Return whether all of them are finite."""
         are_finite = [self._draw.refresh(), *(head.copy() for head in self._heads)]
@@ -101,6 +102,7 @@ class ActingTwin:
         rows = obs.numpy()
         return self.act(rows, rows, action_masks)
 
+    @np.errstate(all="ignore")
     def act(
         self, policy_rows: Array, value_rows: Array, masks: Array | None
     ) -> tuple[Tensor, Tensor, Tensor]:

@@ -87,6 +87,7 @@ class _Lstm:
         layer = RecurrentLayer("lstm", lstm.hidden_size)
         self._layers = [NumpyRecurrentLayer(layer) for _ in range(lstm.num_layers)]
 
+    @np.errstate(all="ignore")
     def refresh(self) -> bool:
         """Read the current parameters, and return whether all are finite."""
         is_finite = True
@@ -106,6 +107,7 @@ class _Lstm:
         input_gate, forget_gate, candidate, output_gate = np.split(values, 4)
         return np.concatenate([input_gate, forget_gate, output_gate, candidate])
 
+    @np.errstate(all="ignore")
     def __call__(
         self, rows: Array, states: tuple[Tensor, ...], keeps: Array
     ) -> tuple[Array, tuple[Tensor, Tensor]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from hotloop.accelerate.acceleration import Unsupported
 from hotloop.accelerate.flat_parameters import FlatParameters
+from hotloop.accelerate.shared_changes import SharedChange
 from hotloop.learner.cuda_graphs import first_line
 from hotloop.learner.updates import BoundUpdate
 
@@ -51,46 +51,30 @@ class ModuleFunction:
         """
         values = {**self._parameters.split(params), **constants}
         replaced = self._parameters.replaced_by(values)
-        with replaced, _WITHOUT_VALUE_READS, _restored(self._distribution):
+        with replaced, WITHOUT_VALUE_READS, _restored(self._distribution):
             return self._method(*args, **kwargs)
 
 
-class _WithoutValueReads:
-    """Avoids checks of arguments, which read the values of tensors and so can't be compiled.
+def _leave_out_value_reads() -> Callable[[], None]:
+    """Leave out checks of arguments, which read the values of tensors and so can't be compiled."""
+    validates, one_hot = Distribution._validate_args, functional.one_hot
 
-    The last of several threads that are within the body restores the checks.
-    """
+    def unchecked_one_hot(classes: Tensor, num_classes: int = -1) -> Tensor:
+        if num_classes < 0:  # the original reads the values
+            return one_hot(classes)
+        numbers = torch.arange(num_classes, device=classes.device)
+        return (classes.unsqueeze(-1) == numbers).long()
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._num_threads = 0
-        self._validates = True
-        self.one_hot: Callable[..., Tensor] = functional.one_hot
+    def undo() -> None:
+        Distribution.set_default_validate_args(validates)
+        functional.one_hot = one_hot
 
-    def __enter__(self) -> None:
-        with self._lock:
-            self._num_threads += 1
-            if self._num_threads == 1:
-                self._validates, self.one_hot = Distribution._validate_args, functional.one_hot
-                Distribution.set_default_validate_args(False)
-                functional.one_hot = _one_hot
-
-    def __exit__(self, *error: object) -> None:
-        with self._lock:
-            self._num_threads -= 1
-            if self._num_threads == 0:
-                Distribution.set_default_validate_args(self._validates)
-                functional.one_hot = self.one_hot
+    Distribution.set_default_validate_args(False)
+    functional.one_hot = unchecked_one_hot
+    return undo
 
 
-_WITHOUT_VALUE_READS = _WithoutValueReads()
-
-
-def _one_hot(classes: Tensor, num_classes: int = -1) -> Tensor:
-    if num_classes < 0:
-        return _WITHOUT_VALUE_READS.one_hot(classes)
-    numbers = torch.arange(num_classes, device=classes.device)
-    return (classes.unsqueeze(-1) == numbers).long()
+WITHOUT_VALUE_READS = SharedChange(_leave_out_value_reads)
 
 
 @contextmanager

@@ -294,7 +294,8 @@ class OffPolicyModel(AcceleratedModel):
             )
         if twin is None:
             return super()._sample_action(learning_starts, action_noise, n_envs)  # pyright: ignore
-        action = twin[0](model._last_obs)
+        with np.errstate(all="ignore"):  # torch ignores them
+            action = twin[0](model._last_obs)
         if not isinstance(model.action_space, spaces.Box):
             return action, action
         if action_noise is not None:
