@@ -141,6 +141,30 @@ class Recurrent(BaseFeaturesExtractor):
         return self.layer(obs.unsqueeze(2))[0][:, -1]
 
 
+class RunningMean(BaseFeaturesExtractor):
+    """A features extractor that replaces its buffer in training."""
+
+    def __init__(self, observation_space: spaces.Box) -> None:
+        super().__init__(observation_space, 3)
+        self.register_buffer("mean", torch.zeros(3))
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * obs.mean(0)
+        return obs - self.mean
+
+
+def test_a_buffer_that_the_forward_replaces_is_kept() -> None:
+    options = {"policy_kwargs": {"features_extractor_class": RunningMean}}
+    models = twins(stable_baselines3.PPO, RandomEnv, **PPO, **options)
+    train_both(*models, 10)
+    expected, actual = (x.policy.features_extractor.mean for x in models)
+    assert expected.abs().sum() > 0
+    assert torch.equal(expected, actual)
+    reason = models[1].acceleration.reasons()["updates"]
+    assert "extractor.mean in their forward, not its values" in reason
+
+
 @pytest.mark.parametrize("extractor", [ListedParameters, Recurrent])
 def test_all_parameters_of_an_extractor_learn(extractor: type) -> None:
     model = ppo(policy_kwargs={"features_extractor_class": extractor})

@@ -80,6 +80,7 @@ class FlatParameters:
         rule: one step of the optimizer as a function. None without optimizer.
         names: names of the learned parameters within the module, in the order of the vector.
         shapes: their shapes.
+        reassigned: names of tensors that the module has replaced during a call, which is lost.
 
     Raises:
         Unsupported: the optimizer or a parameter is of another kind.
@@ -87,6 +88,7 @@ class FlatParameters:
 
     def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
         self._optimizer = optimizer
+        self.reassigned: set[str] = set()
         self.rule: OptimizerRule | None = None if optimizer is None else optimizer_rule(optimizer)
         named = dict(module.named_parameters())
         learned = {id(x) for x in named.values() if x.requires_grad}
@@ -174,7 +176,9 @@ class FlatParameters:
         try:
             yield
         finally:
-            for owner, key, x in self._slots:
+            for (owner, key, x), name in zip(self._slots, self._slot_names, strict=True):
+                if owner.get(key) is not values[name]:
+                    self.reassigned.add(name)
                 owner[key] = x
 
     def _current_addresses(self) -> list[int]:

@@ -149,20 +149,24 @@ _COPIES = frozenset(["clone", "copy_", "new_empty", "set_", "detach"])
 
 
 def try_out(
-    updates: Sequence[BoundUpdate], vectors: Sequence[Tensor], batch: Any, noise: Tensor | None
+    updates: Sequence[BoundUpdate],
+    networks: Sequence[FlatParameters],
+    batch: Any,
+    noise: Tensor | None,
 ) -> None:
     """Make the steps of updates on copies of their states.
 
     Args:
         updates: the updates.
-        vectors: the vectors with the modules' own parameters.
+        networks: the modules.
         batch, noise: see `BoundUpdate`.
 
     Raises:
-        Unsupported: one fails, draws random numbers, which other executions would repeat, or reads
-            the modules' own parameters in place of the copies, so that it would not learn them.
+        Unsupported: one fails, draws random numbers, which other executions would repeat, reads
+            the modules' own parameters in place of the copies, so that it would not learn them, or
+            replaces buffers of the modules, which would be lost.
     """
-    operations = _RecordedOperations(vectors)
+    operations = _RecordedOperations([network.state.params for network in networks])
     try:
         with operations:
             for update in updates:
@@ -176,3 +180,5 @@ def try_out(
             "its networks keep parameters in another place than `nn.Module` does "
             f"({operations.reading[0]})"
         )
+    for name in (name for network in networks for name in network.reassigned):
+        raise Unsupported(f"its networks replace {name} in their forward, not its values")

@@ -109,7 +109,7 @@ class OffPolicyUpdate:
 
     def try_out(self, batch: tuple[Any, ...], noise: Tensor | None) -> None:
         """Make the steps on copies, see `module_calls.try_out`."""
-        try_out(self._bound, [x.state.params for x in self.networks], batch, noise)
+        try_out(self._bound, self.networks, batch, noise)
 
     def is_current(self) -> bool:
         """Return whether the modules still have the same parameters, as objects."""

@@ -109,8 +109,7 @@ class PolicyUpdate:
 
     def try_out(self, samples: Any) -> None:
         """Make a step on copies, see `module_calls.try_out`."""
-        params = self.parameters.state.params
-        try_out([self._bound], [params], self.minibatch(samples), None)
+        try_out([self._bound], [self.parameters], self.minibatch(samples), None)
 
     def is_current(self) -> bool:
         """Return whether the policy still has the same parameters, as objects."""
