@@ -202,15 +202,6 @@ def test_a_wrapped_policy_trains(kind: str) -> None:
     assert "hotloop can't prepare it (AttributeError: " in reasons["acting"]
 
 
-def test_parameters_in_float64_act_by_the_original() -> None:
-    model = ppo()
-    model.policy.double()
-    model.learn(20)
-    reasons = model.acceleration.reasons()
-    assert reasons["acting"] == "its parameters are torch.float64, not torch.float32"
-    assert "is torch.float64 on cpu" in reasons["updates"]
-
-
 @pytest.mark.parametrize(
     ("owner", "name"),
     [

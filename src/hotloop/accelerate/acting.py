@@ -194,7 +194,7 @@ def check_hooks(layers: Iterable[nn.Module]) -> None:
 
 
 def check_linear(layers: Iterable[nn.Module]) -> None:
-    """Check that layers are linear, with a bias, in float32.
+    """Check that layers are linear, with a bias.
 
     Raises:
         Unsupported: one is not.
@@ -205,8 +205,6 @@ def check_linear(layers: Iterable[nn.Module]) -> None:
             raise Unsupported(f"its layers include {name}, not only Linear")
         if layer.bias is None:
             raise Unsupported(f"its layers include {name} without bias")
-        if layer.weight.dtype is not torch.float32:
-            raise Unsupported(f"its parameters are {layer.weight.dtype}, not torch.float32")
 
 
 class _LinearLayers:

@@ -199,7 +199,7 @@ def _group_lines(records: list[ModelRecord]) -> list[str]:
     before = [x for record in records for x in record.before_s]
     # The first call also prepares and compiles.
     after = [x for record in records for x in record.after_s[1:]]
-    if before and after:
+    if before and after and not first.parts["updates"]:
         before_s, after_s = statistics.median(before), statistics.median(after)
         lines.append(
             f"  time of an update: {1e3 * before_s:.3g} ms before, {1e3 * after_s:.3g} ms now "
