@@ -106,10 +106,11 @@ def test_a_callback_computes_gradients_through_the_policy() -> None:
 
     class Auxiliary(BaseCallback):
         def _on_step(self) -> bool:
-            _, value, _ = self.model.policy(self.locals["obs_tensor"])
-            self.model.policy.optimizer.zero_grad()
+            policy: Any = self.model.policy
+            _, value, _ = policy(self.locals["obs_tensor"])
+            policy.optimizer.zero_grad()
             value.sum().backward()
-            values.append(float(self.model.policy.value_net.bias.grad))
+            values.append(float(policy.value_net.bias.grad))
             return True
 
     model = ppo()
@@ -294,8 +295,9 @@ def test_a_rollout_buffer_is_pickled_within_a_rollout() -> None:
 
     class Pickler(BaseCallback):
         def _on_step(self) -> bool:
+            model: Any = self.model
             if self.n_calls == 10:
-                files.append(pickle.dumps(self.model.rollout_buffer))
+                files.append(pickle.dumps(model.rollout_buffer))
             return True
 
     ppo().learn(20, callback=Pickler())
