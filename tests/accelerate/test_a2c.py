@@ -22,8 +22,14 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("num_calls", [15, pytest.param(100, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", CASES)
+# `make test-slow` has all cases, with more updates.
+@pytest.mark.parametrize(
+    ("name", "num_calls"),
+    [
+        *((name, 15) for name in ("defaults", "adam", "discrete")),
+        *(pytest.param(name, 100, marks=pytest.mark.slow) for name in CASES),
+    ],
+)
 def test_it_learns_the_same(name: str, num_calls: int) -> None:
     env, options = CASES[name]
     original, accelerated = twins(stable_baselines3.A2C, env, **options)

@@ -15,13 +15,13 @@ from tests.accelerate.random_env import RandomEnv
 
 DISCRETE = partial(RandomEnv, action_space=spaces.Discrete(4))
 MULTI_DISCRETE = partial(RandomEnv, action_space=spaces.MultiDiscrete([3, 2]))
-SMALL: dict[str, Any] = {"n_steps": 20, "batch_size": 10, "n_epochs": 10}
+SMALL: dict[str, Any] = {"n_steps": 20, "batch_size": 10, "n_epochs": 4}
 
 
 @pytest.mark.parametrize("env", [DISCRETE, MULTI_DISCRETE])
 def test_it_learns_the_same(env: Any) -> None:
     original, accelerated = twins(sb3_contrib.MaskablePPO, env, **SMALL)
-    train_both(original, accelerated, 100)
+    train_both(original, accelerated, 24)
     assert_equal_learning(original, accelerated)
     assert not accelerated.acceleration.reasons()
 

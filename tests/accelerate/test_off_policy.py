@@ -128,7 +128,12 @@ OPTIONS: dict[str, tuple[Any, dict[str, Any]]] = {
     "her": (GoalEnv, HER),
     "images": (
         partial(RandomEnv, observation_space=IMAGE),
-        {"policy": "CnnPolicy", "batch_size": 4, "buffer_size": 60},
+        {
+            "policy": "CnnPolicy",
+            "batch_size": 4,
+            "buffer_size": 60,
+            "policy_kwargs": {**NET, "features_extractor_kwargs": {"features_dim": 8}},
+        },
     ),
     "extractor": (RandomEnv, features(Features)),
     "running_statistics": (RandomEnv, features(NormalizedFeatures)),
@@ -179,21 +184,35 @@ DQN_OPTIONS["images"] = (
     partial(RandomEnv, observation_space=IMAGE, action_space=spaces.Discrete(3)),
     OPTIONS["images"][1],
 )
+FEW_QUANTILES = {"policy_kwargs": {**NET, "n_quantiles": 6}}
 TQC_OPTIONS = {
     name: SAC_OPTIONS[name]
     for name in ("defaults", "fixed_ent_coef", "gsde", "shared_extractor", "n_steps")
 }
-CASES: list[Any] = [
-    pytest.param(cls, env, options, id=f"{cls.__name__}-{name}")
+CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    f"{cls.__name__}-{name}": (cls, env, options)
     for cls, cases in (
         (SAC, SAC_OPTIONS),
         (TD3, TD3_OPTIONS),
         (DDPG, {"defaults": (RandomEnv, {})}),
         (DQN, DQN_OPTIONS),
         (TQC, TQC_OPTIONS),
-        (QRDQN, {"defaults": (DISCRETE, {}), "max_grad_norm": (DISCRETE, {"max_grad_norm": 0.1})}),
+        (
+            QRDQN,
+            {
+                "defaults": (DISCRETE, FEW_QUANTILES),
+                "max_grad_norm": (DISCRETE, {"max_grad_norm": 0.1, **FEW_QUANTILES}),
+            },
+        ),
     )
     for name, (env, options) in cases.items()
+}
+# `make test-slow` has all cases, with more updates.
+QUICK_CASES = [
+    *("SAC-defaults", "SAC-n_critics_3", "SAC-gsde", "SAC-her", "SAC-images"),
+    "SAC-shared_statistics",
+    *("TD3-defaults", "TD3-policy_delay", "TD3-dict", "TD3-elu_adamw", "DDPG-defaults"),
+    *("DQN-defaults", "DQN-n_steps", "TQC-shared_extractor", "QRDQN-max_grad_norm"),
 ]
 
 
@@ -256,9 +275,15 @@ def assert_equal(original: Any, accelerated: Any, tolerance: float = 1e-4) -> No
         assert isinstance(logs[1][name], float) == isinstance(value, float), name  # for its digits
 
 
-@pytest.mark.parametrize("num_calls", [3, pytest.param(20, marks=pytest.mark.slow)])
-@pytest.mark.parametrize(("cls", "env", "options"), CASES)
-def test_it_learns_the_same(cls: Any, env: Any, options: dict[str, Any], num_calls: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "num_calls"),
+    [
+        *((name, 3) for name in QUICK_CASES),
+        *(pytest.param(name, 20, marks=pytest.mark.slow) for name in CASES),
+    ],
+)
+def test_it_learns_the_same(name: str, num_calls: int) -> None:
+    cls, env, options = CASES[name]
     original, accelerated = models = twins(cls, env, **options)
     for model in models:
         collect(model, 50)
@@ -270,13 +295,11 @@ def test_it_learns_the_same(cls: Any, env: Any, options: dict[str, Any], num_cal
     assert not torch.allclose(flat(original), before, atol=1e-4)
     assert not accelerated.acceleration.reasons()
     assert_equal(original, accelerated)
+    assert_updates_can_be_recorded(accelerated)
 
 
-@pytest.mark.parametrize(("cls", "env", "options"), CASES)
-def test_updates_can_be_compiled(cls: Any, env: Any, options: dict[str, Any]) -> None:
-    """The operations of an update can be recorded, and are the same in a second process."""
-    model = twins(cls, env, **options)[1]
-    collect(model, 50)
+def assert_updates_can_be_recorded(model: Any) -> None:
+    """Record the operations of an update, as its compilation does."""
     update = model._prepared_update(model.batch_size)
     batch = update.next_batch(model)
     for bound in update._bound:
@@ -288,38 +311,40 @@ def test_updates_can_be_compiled(cls: Any, env: Any, options: dict[str, Any]) ->
 
 
 ACTION_NOISE = NormalActionNoise(np.zeros(2), 0.1 * np.ones(2))
-LEARNING: list[Any] = [
-    pytest.param(SAC, {"train_freq": (1, "episode"), "gradient_steps": -1}, id="SAC-episode"),
-    pytest.param(SAC, {"action_noise": ACTION_NOISE}, id="SAC-noise"),
-    pytest.param(SAC, {"use_sde": True}, id="SAC-gsde"),
-    pytest.param(
+LEARNING: dict[str, tuple[Any, dict[str, Any]]] = {
+    "SAC-episode": (SAC, {"train_freq": (1, "episode"), "gradient_steps": -1}),
+    "SAC-noise": (SAC, {"action_noise": ACTION_NOISE}),
+    "SAC-gsde": (SAC, {"use_sde": True}),
+    "SAC-gsde-sampled": (
         SAC,
         {"use_sde": True, "sde_sample_freq": 4, "train_freq": 8, "use_sde_at_warmup": True},
-        id="SAC-gsde-sampled",
     ),
-    pytest.param(TD3, {"action_noise": ACTION_NOISE}, id="TD3-noise"),
-    pytest.param(TD3, {"train_freq": (2, "episode"), "gradient_steps": 7}, id="TD3-episode"),
-    pytest.param(DDPG, {"train_freq": 3, "gradient_steps": -1}, id="DDPG"),
-    pytest.param(TQC, {}, id="TQC"),
-    pytest.param(QRDQN, {"target_update_interval": 16}, id="QRDQN"),
-    pytest.param(DQN, {"target_update_interval": 16, "exploration_fraction": 0.5}, id="DQN"),
-    pytest.param(DQN, {"target_update_interval": 1, "tau": 0.1}, id="DQN-soft"),
-]
+    "TD3-noise": (TD3, {"action_noise": ACTION_NOISE}),
+    "TD3-episode": (TD3, {"train_freq": (2, "episode"), "gradient_steps": 7}),
+    "DDPG": (DDPG, {"train_freq": 3, "gradient_steps": -1}),
+    "TQC": (TQC, FEW_QUANTILES),
+    "QRDQN": (QRDQN, {"target_update_interval": 16, **FEW_QUANTILES}),
+    "DQN": (DQN, {"target_update_interval": 16, "exploration_fraction": 0.5}),
+    "DQN-soft": (DQN, {"target_update_interval": 1, "tau": 0.1}),
+}
+# The others act in several environments by the code of these. Stable-Baselines3 counts episodes in
+# one environment only.
+TWO_ENVS = ("SAC-gsde", "TD3-noise", "DDPG", "QRDQN", "DQN")
 
 
-@pytest.mark.parametrize(("cls", "options"), LEARNING)
-@pytest.mark.parametrize("num_envs", [1, 2])
-def test_a_whole_run_is_the_same(cls: Any, options: dict[str, Any], num_envs: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "num_envs"), [*((x, 1) for x in LEARNING), *((x, 2) for x in TWO_ENVS)]
+)
+def test_a_whole_run_is_the_same(name: str, num_envs: int) -> None:
     """One seed gives the same actions, transitions and parameters, apart from rounding."""
-    if isinstance(options.get("train_freq"), tuple):
-        num_envs = 1  # Stable-Baselines3 counts episodes in one environment only
+    cls, options = LEARNING[name]
     kind = DISCRETE if cls in (DQN, QRDQN) else RandomEnv
     env = kind if num_envs == 1 else lambda: DummyVecEnv([kind, kind])
     models = twins(cls, env, **options)
     for model in models:
         model.set_logger(Logger(None, []))
         model.set_random_seed(3)
-        model.learn(120, log_interval=None)
+        model.learn(70, log_interval=None)
     original, accelerated = models
     assert accelerated.acceleration.reasons() == {}
     assert set(accelerated.acceleration.parts) == {"updates", "acting"}
@@ -397,7 +422,7 @@ def test_new_layers_act_if_the_updates_are_not_accelerated() -> None:
         model.set_logger(Logger(None, []))
         for seed in range(2):
             model.set_random_seed(seed)
-            model.learn(60, log_interval=None)
+            model.learn(30, log_interval=None)
             torch.manual_seed(5)
             model.actor.mu = nn.Linear(8, model.action_space.shape[0])
             model.actor.mu.bias.data.fill_(1.0)
@@ -456,7 +481,7 @@ def test_what_is_not_supported_falls_back(
     for model in models:
         model.set_logger(Logger(None, []))
         model.set_random_seed(3)
-        model.learn(60, log_interval=None)
+        model.learn(35, log_interval=None)
     actual = models[1].acceleration.reasons()
     assert actual.keys() == reasons.keys()
     for name, reason in reasons.items():
@@ -469,7 +494,8 @@ def test_bfloat16_learns_nearly_the_same(name: str, monkeypatch: pytest.MonkeyPa
     """Products of at least 64 numbers and convolutions are rounded, and no other operations."""
     monkeypatch.setattr(SETTINGS, "precision", "bfloat16")
     env, options = SAC_OPTIONS["images" if name == "images" else "defaults"]
-    options = {**options, "policy_kwargs": {"net_arch": [64, 64]}}
+    layers = {**options.get("policy_kwargs", {}), "net_arch": [64, 64]}
+    options = {**options, "policy_kwargs": layers}
     original, accelerated = models = twins(SAC, env, **options)
     for model in models:
         collect(model, 50)
@@ -484,7 +510,7 @@ def test_bfloat16_leaves_small_layers_as_they_are(monkeypatch: pytest.MonkeyPatc
     original, accelerated = models = twins(SAC, RandomEnv)
     for model in models:
         collect(model, 50)
-    train_both(models, 20, 5)
+    train_both(models, 6, 5)
     assert_equal(original, accelerated)
 
 

@@ -54,7 +54,11 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "dict": (partial(RandomEnv, observation_space=DICT), {"policy": "MultiInputPolicy"}),
     "images": (
         partial(RandomEnv, observation_space=IMAGE),
-        {"policy": "CnnPolicy", "n_epochs": 5},
+        {
+            "policy": "CnnPolicy",
+            "n_epochs": 3,
+            "policy_kwargs": {"net_arch": NETS, "features_extractor_kwargs": {"features_dim": 8}},
+        },
     ),
     "no_normalization": (RandomEnv, {"normalize_advantage": False}),
     "value_clip": (RandomEnv, {"clip_range_vf": 0.1, "ent_coef": 0.01, "vf_coef": 0.7}),
@@ -108,8 +112,20 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("num_calls", [15, pytest.param(100, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", CASES)
+# `make test-slow` has all cases, with more updates.
+QUICK_CASES = [
+    *("defaults", "multi_discrete", "dict", "images", "value_clip", "target_kl", "squashed_gsde"),
+    *("truncated_minibatch", "separate_extractors", "elu_adamw"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "num_calls"),
+    [
+        *((name, 15) for name in QUICK_CASES),
+        *(pytest.param(name, 100, marks=pytest.mark.slow) for name in CASES),
+    ],
+)
 def test_it_learns_the_same(name: str, num_calls: int) -> None:
     env, options = CASES[name]
     small = {"policy_kwargs": {"net_arch": NETS}} if "policy" not in options else {}
@@ -261,8 +277,8 @@ def test_a_parameter_that_is_unfrozen_learns_again() -> None:
     def change(model: Any, k: int) -> None:
         model.policy.action_net.bias.requires_grad_(k > 0)
 
-    models = twins(stable_baselines3.PPO, RandomEnv, **SMALL)
-    train_both(*models, 25, change)
+    models = twins(stable_baselines3.PPO, RandomEnv, **{**SMALL, "n_epochs": 2})
+    train_both(*models, 8, change)
     assert not models[1].acceleration.reasons()
     assert all(model.policy.action_net.bias.detach().abs().min() > 0 for model in models)
 
@@ -308,8 +324,8 @@ class Dropout(stable_baselines3.common.torch_layers.BaseFeaturesExtractor):
 def test_what_is_not_supported_falls_back(
     options: dict[str, Any], reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    original, accelerated = twins(stable_baselines3.PPO, RandomEnv, **SMALL, **options)
-    train_both(original, accelerated, 0)
+    options = {**SMALL, "n_epochs": 1, **options}
+    accelerated = twins(stable_baselines3.PPO, RandomEnv, **options)[1]
     for _ in range(2):
         accelerated.learn(40)
     assert reason in accelerated.acceleration.reasons()["updates"]
@@ -371,7 +387,7 @@ def test_callbacks_and_wrappers_see_the_original_loop(tmp_path: Path) -> None:
     results: list[Any] = []
     for cls in (stable_baselines3.PPO, PPO):
         env = VecNormalize(DummyVecEnv([RandomEnv, RandomEnv]))
-        model = cls("MlpPolicy", env, seed=1, device="cpu", **SMALL)
+        model = cls("MlpPolicy", env, seed=1, device="cpu", **{**SMALL, "n_epochs": 1})
         folder = tmp_path / cls.__module__
         callbacks = [
             Reader(),
