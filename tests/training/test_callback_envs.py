@@ -1,9 +1,5 @@
 """Callbacks that call and change a training's environments, in this process and in workers."""
 
-import os
-import signal
-from pathlib import Path
-
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
@@ -11,7 +7,7 @@ from safetensors.numpy import load_file
 from hotloop.algorithms import appo, ppo
 from hotloop.errors import CallbackError
 from hotloop.training import Callback
-from tests.toy_envs import ConstantReward
+from tests.toy_envs import Levels
 
 NUM_STEPS = 8
 SMALL = {
@@ -30,35 +26,6 @@ BACKENDS = {
     "central": (ppo, {**WORKERS, "inference": "central"}),
     "async": (appo, WORKERS),
 }
-
-
-class Levels(ConstantReward):
-    """Episodes of five steps. The observation is a tenth of the level at the reset."""
-
-    def __init__(self):
-        super().__init__(5)
-        self.level = 0
-        self.local_values = [lambda: 0]  # no pickle holds it
-
-    def reset(self, *, seed=None, options=None):
-        obs, info = super().reset(seed=seed)
-        self.shown = obs + np.float32(self.level / 10)
-        return self.shown, info
-
-    def step(self, action):
-        return self.shown, *super().step(action)[1:]
-
-    def raise_level(self, by, *, limit=9):
-        if by < 0:
-            raise ValueError("levels only rise")
-        self.level = min(limit, self.level + by)
-        return self.level
-
-    def die_once(self, path):
-        if not os.path.exists(path):
-            Path(path).touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        self.level = 7
 
 
 def train(path, callback, algorithm=ppo, *, resume_from=None, env=Levels, **options):

@@ -194,7 +194,7 @@ def test_callbacks_reach_the_environments_of_all_actors(tmp_path):
     curriculum = Curriculum()
     config = ppo.Config(
         **{**SMALL, "num_steps": 8, "total_timesteps": 3 * 32},
-        env_id="tests.training.test_callback_envs:Levels",
+        env_id="tests.toy_envs:Levels",
         run_dir=str(tmp_path / "run"),
         backend="ray",
     )
