@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from textwrap import dedent
 from types import SimpleNamespace
@@ -10,8 +11,9 @@ import pytest
 
 from hotloop.profiler.diagnose import bound, causes, diagnose
 from hotloop.profiler.diagnose.cost import Cost
-from hotloop.profiler.diagnose.costs import Costs, _merge_alike
+from hotloop.profiler.diagnose.costs import Costs
 from hotloop.profiler.diagnose.evidence import Evidence
+from hotloop.profiler.diagnose.merging import merge_alike
 from hotloop.profiler.session import Frame, is_library
 from tests.profiler.sessions import period, process, sample, session
 
@@ -1020,10 +1022,10 @@ def test_compilations_are_merged_into_one_cost():
         cost(causes.COMPILATION, learn, (3, 3), 20.0),
         cost(causes.COMPILATION, act, (31, 31), 25.0, 5.0),
     )
-    merged, remaining = _merge_alike([fast, other, slow])
+    merged, remaining = merge_alike([fast, other, slow])
     assert (merged.function, merged.block, merged.ns) == (act, (31, 31), 50.0)
     assert remaining is other
-    assert _merge_alike([fast, other]) == [fast, other]
+    assert merge_alike([fast, other]) == [fast, other]
 
 
 SORTS = """
@@ -1181,3 +1183,49 @@ def test_waiting_for_a_pool_has_a_gain_from_a_third_on(tmp_path, seconds, is_cla
         blocked="lock",
     )
     assert (program.diagnoses()[0].gain is not None) is is_claimed
+
+
+def many_functions(number):
+    """Return a session with samples in many functions, all called by one line in few functions."""
+    top = ("<module> (/me/train.py:90)", "main (/me/train.py:80)")
+    rows = [
+        sample(*top, f"step{i % 5} (/me/lib.py:{10 * (i % 5)})", f"f{i} (/me/lib.py:{100 + i})")
+        for i in range(number)
+    ]
+    return session(process(samples=rows, end_s=number))
+
+
+def num_calls(function, *arguments):
+    """Return the number of calls of Python and C functions in a call."""
+    count = 0
+
+    def count_call(frame, event, argument):
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(count_call)
+    try:
+        function(*arguments)
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_twice_as_many_functions_take_twice_as_long():
+    small, large = (many_functions(number) for number in (300, 600))
+    diagnose(large)  # imports, and fills caches
+    assert num_calls(diagnose, large) < 2.3 * num_calls(diagnose, small)
+
+
+@pytest.mark.parametrize("name", [f"f{number}" for number in range(8)])
+def test_small_costs_are_reported_by_the_innermost_function_that_contains_them(name):
+    # Sets of frames have another order in each process, and names change it, too.
+    top = ("<module> (/me/train.py:90)", "main (/me/train.py:80)")
+    calls = (f"outer_{name} (/me/train.py:50)", f"inner_{name} (/me/train.py:60)")
+    rows = [sample(*top, *calls, f"g{i} (/me/lib.py:{10 * i + 1})") for i in range(10)]
+    first, *_ = diagnose(session(process(samples=[*rows, *_half_of_the_time(top)], end_s=20)))
+    assert first.title.startswith(f"inner_{name} takes 50% of the time")
+
+
+def _half_of_the_time(top):
+    return [sample(*top, f"h (/me/other.py:{i})", elapsed_s=5) for i in (1, 2)]

@@ -17,9 +17,9 @@ from hotloop.profiler.session.sums import ranked, sums
 _MAX_PLACES = 6
 
 
-@dataclass
+@dataclass(eq=False)
 class Cost:
-    """Avoidable time at one place in the user's code.
+    """Avoidable time at one place in the user's code. Each cost is equal only to itself.
 
     Attributes:
         cause: its cause, None if unknown.

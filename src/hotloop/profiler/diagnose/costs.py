@@ -7,6 +7,7 @@ Each cost belongs to a statement, a tight loop or a small function, whether its 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -15,11 +16,12 @@ from hotloop.profiler.diagnose import causes, growing_structures, source
 from hotloop.profiler.diagnose.causes import Cause, Explanation
 from hotloop.profiler.diagnose.classification import Program
 from hotloop.profiler.diagnose.cost import Cost
-from hotloop.profiler.diagnose.evidence import CodePosition, Evidence, SampleRow, user_positions
+from hotloop.profiler.diagnose.evidence import Evidence, SampleRow, user_positions
 from hotloop.profiler.diagnose.limits import LIMITS
+from hotloop.profiler.diagnose.merging import merge_alike, merge_by_caller, merge_by_function
 from hotloop.profiler.diagnose.wrappers import class_name
 from hotloop.profiler.session import Frame
-from hotloop.profiler.session.stages import stage_by_name
+from hotloop.profiler.session.stages import CodeLine
 from hotloop.profiler.session.sums import ranked, sums
 
 # Causes that are recognized by more than the names on their line.
@@ -48,13 +50,7 @@ class Costs:
         }
         costs, self.inherent = _classify(Program(evidence.rows, evidence), explained)
         self.start_ns = self.inherent.pop("starting", 0.0)
-        for holder in _interpreter_costs(evidence):
-            same = next((cost for cost in costs if cost.places[0] == holder.places[0]), None)
-            if same is None:
-                costs.append(holder)
-            else:  # it blocks the main thread, or a thread that the main thread waits for
-                same.cause = causes.INTERPRETER
-                same.rows = max(same, holder, key=lambda cost: cost.ns).rows
+        costs = _with_interpreter_costs(costs, _interpreter_costs(evidence))
         # A compilation at the first call is part of the start-up.
         starting = [
             cost
@@ -67,7 +63,8 @@ class Costs:
             )
         ]
         self.start_ns += sum(cost.ns for cost in starting)
-        costs = _merge_alike([cost for cost in costs if cost not in starting])
+        is_start = set(starting)
+        costs = merge_alike([cost for cost in costs if cost not in is_start])
         self.costs = sorted(costs, key=lambda cost: -cost.ns)
         for cost in self.costs:
             threads = {(row.process.pid, row.sample.thread) for row in cost.rows}
@@ -80,11 +77,11 @@ class Costs:
     def pace(self, cost: Cost) -> str:
         """Return whether a cost occurs "once", is "repeated", or is "growing" during the run."""
         in_main = [row for row in cost.rows if row.process is self._main]
-        counts = self._counts(row.sample.stack for row in in_main)
+        counts = self._counts({row.sample.stack for row in in_main})
         is_elsewhere = sum(row.ns for row in in_main) < 0.5 * cost.ns
         if len(counts) < 4 or not counts.any() or is_elsewhere:
             return "repeated"
-        other_counts = self._counts() - self._counts(self._starting) - counts
+        other_counts = self._running_counts - counts
         # The last period may be incomplete.
         if counts[-1] + other_counts[-1] < 0.5 * np.median(counts + other_counts):
             counts, other_counts = counts[:-1], other_counts[:-1]
@@ -98,20 +95,32 @@ class Costs:
         share = (counts / np.maximum(other_counts, 1))[at[0] : at[-1] + 1]
         return "growing" if keeps_rising(share, LIMITS.growth) else "repeated"
 
-    def _counts(self, stacks: Iterable[int] | None = None) -> Floats:
-        """Return the samples of the main process by period, of the given stacks or of all."""
-        chosen = None if stacks is None else set(stacks)
-        return np.array(
-            [
-                sum(n for stack, n in period.by_stack.items() if chosen is None or stack in chosen)
-                for period in self._main.periods
-            ],
-            np.float64,
-        )
+    def _counts(self, stacks: Iterable[int]) -> Floats:
+        """Return the samples of the main process in some stacks, by period."""
+        counts = np.zeros(len(self._main.periods))
+        for stack in stacks:
+            for period, count in self._counts_by_stack.get(stack, ()):
+                counts[period] += count
+        return counts
+
+    @cached_property
+    def _counts_by_stack(self) -> dict[int, list[tuple[int, int]]]:
+        """Periods and samples of each stack of the main process."""
+        by_stack: dict[int, list[tuple[int, int]]] = {}
+        for number, period in enumerate(self._main.periods):
+            for stack, count in period.by_stack.items():
+                by_stack.setdefault(stack, []).append((number, count))
+        return by_stack
+
+    @cached_property
+    def _running_counts(self) -> Floats:
+        """Samples of the main process by period, without importing and starting."""
+        return self._counts(self._counts_by_stack.keys() - self._starting)
 
     def is_part_of_start(self, cost: Cost) -> bool:
         """Return whether a cost occurs in one short stretch that ends before the run does."""
-        counts = self._counts(row.sample.stack for row in cost.rows if row.process is self._main)
+        in_main = {row.sample.stack for row in cost.rows if row.process is self._main}
+        counts = self._counts(in_main)
         at = np.flatnonzero(counts)
         if not len(at) or at[-1] == len(counts) - 1:
             return False
@@ -121,11 +130,11 @@ class Costs:
     def _ends_early(self, compilation: Cost) -> bool:
         """Return whether functions are compiled in a row, and all other work comes after that."""
         rows = (row for row in compilation.rows if row.process is self._main)
-        counts = self._counts(row.sample.stack for row in rows)
+        counts = self._counts({row.sample.stack for row in rows})
         at = np.flatnonzero(counts)
         if not len(at) or len(at) != np.ptp(at) + 1:
             return False
-        others = self._counts() - self._counts(self._starting) - counts
+        others = self._running_counts - counts
         during, after = others[at].sum(), others[at[-1] + 1 :]
         return bool(len(after) >= 3 and after.sum() >= 4 * during)
 
@@ -192,7 +201,7 @@ def _classify(
     found = list(named.values())
     for frame, rows in unnamed.items():
         found += _function_costs(program, frame, rows)
-    merged = _merge_by_function(program, _merge_by_caller(program, found))
+    merged = merge_by_function(program, merge_by_caller(program, found))
     merged += _wrapper_costs(program, wrappers)
     for index, rows in structural.items():
         cause, explanation = explained[index]
@@ -220,142 +229,6 @@ def _wrapper_costs(program: Program, by_class: dict[str, list[SampleRow]]) -> li
             block = source.function_around(at.frame.file, at.line)
             costs.append(Cost(causes.WRAPPERS, at.frame, block, rows))
     return costs
-
-
-def _merge_alike(costs: list[Cost]) -> list[Cost]:
-    """Merge the costs of each cause that is waste, since the same change removes them."""
-    alike: dict[str, list[Cost]] = {}
-    for cost in costs:
-        if cost.is_waste and cost.cause is not None and cost.explanation is None:
-            alike.setdefault(cost.cause.name, []).append(cost)
-    for parts in alike.values():
-        if len(parts) > 1:
-            whole = max(parts, key=lambda cost: cost.ns)
-            rows = [row for cost in parts for row in cost.rows]
-            merged = Cost(whole.cause, whole.function, whole.block, rows, whole.is_spread)
-            costs = [merged, *(cost for cost in costs if cost not in parts)]
-    return costs
-
-
-def _merge_by_caller(program: Program, costs: list[Cost]) -> list[Cost]:
-    """Merge the costs that one line of the user calls, if one of them dominates that line."""
-    # A cost moves up to the only line that calls it if the costs of its cause take at least half of
-    # that line's time, or three quarters for known waste.
-    pending = sorted(costs, key=lambda cost: -cost.ns)
-    merged: list[Cost] = []
-    while pending:
-        cost = pending.pop(0)
-        line = CodePosition(cost.function, cost.places[0].line)
-        is_part = program.inclusive_ns.get(line, 0.0) < LIMITS.main_share * program.loop_ns
-        if (
-            is_part
-            and line not in program.driving_lines
-            and cost.ns > LIMITS.inside_share * program.inclusive_ns.get(line, 0.0)
-        ):
-            # The line takes much of its time itself, so the costs that it calls belong to it.
-            inside = [other for other in pending if _is_under(other, line)]
-            pending = [other for other in pending if other not in inside]
-            cost.rows += [row for other in inside for row in other.rows]
-            del cost.ns
-        # A cost spread over a function's lines is reported by the function, not by its caller.
-        while not cost.is_spread and (caller := _caller(program, cost)) is not None:
-            inside = [x for x in pending if x is not cost and _is_under(x, caller)]
-            alike = cost.ns + sum(
-                other.ns for other in inside if cost.cause is not None and other.cause is cost.cause
-            )
-            whole = cost.ns + sum(other.ns for other in inside)
-            # Known waste is not mixed with other work of its caller.
-            minimum = LIMITS.dominant_waste_share if cost.is_waste else LIMITS.dominant_share
-            if caller in program.driving_lines or alike < minimum * max(
-                whole, program.inclusive_ns.get(caller, 0.0)
-            ):
-                break
-            pending = [other for other in pending if other not in inside]
-            rows = [row for part in (cost, *inside) for row in part.rows]
-            block = source.statement_at(caller.frame.file, caller.line)
-            cost = Cost(cost.cause, caller.frame, block, rows)
-        cost.is_core_work = _is_core_work(program, cost)
-        cost.is_guess = _is_guess(program, cost)
-        merged.append(cost)
-    return merged
-
-
-def _merge_by_function(program: Program, costs: list[Cost]) -> list[Cost]:
-    """Merge costs that are too small to report into one cost per function."""
-    # The function is the innermost of the user's that consists mostly of such costs. A thread's
-    # main functions are excluded.
-    small = [cost for cost in costs if cost.ns < LIMITS.cost_share * program.loop_ns]
-    inside: dict[Frame, list[Cost]] = {}
-    for part in small:
-        for frame in _common_functions(part) - program.main_functions:
-            inside.setdefault(frame, []).append(part)
-    function_ns = program.function_ns
-    for frame in sorted(inside, key=lambda frame: function_ns[frame]):
-        parts = [part for part in inside[frame] if part in small]
-        whole = sum(part.ns for part in parts)
-        if len(parts) < 2 or whole < max(
-            LIMITS.cost_share * program.loop_ns, LIMITS.self_share * function_ns[frame]
-        ):
-            continue
-        by_cause = sums((part.cause, part.ns) for part in parts)
-        known = ranked(by_cause)[0]
-        if by_cause[known] < LIMITS.alike_share * whole:
-            known = None
-        rows = [row for part in parts for row in part.rows]
-        line = next(at.line for at in user_positions(rows[0].stack) if at.frame == frame)
-        block = source.function_around(frame.file, line)
-        cost = Cost(known, frame, block, rows, is_spread=known is None)
-        cost.is_core_work = _is_core_work(program, cost)
-        cost.is_guess = _is_guess(program, cost)
-        small = [other for other in small if other not in parts]
-        costs = [cost, *(other for other in costs if other not in parts)]
-    return costs
-
-
-def _common_functions(cost: Cost) -> set[Frame]:
-    frames = [{at.frame for at in user_positions(row.stack)} for row in cost.rows]
-    return set.intersection(*frames) if frames else set()
-
-
-def _is_core_work(program: Program, cost: Cost) -> bool:
-    is_large = cost.ns > LIMITS.large_share * program.loop_ns
-    if program.has_core or cost.wait not in ("computing", "queued"):
-        return False
-    if cost.is_waste or (cost.is_sure and is_large):
-        return False
-    return (
-        cost.cause is causes.PYTHON_LOOP
-        or cost.function in program.main_functions
-        or any(
-            row.stage in ("env", "act", "update") or stage_by_name(row.stack) != "other"
-            for row in cost.rows
-        )
-    )
-
-
-def _is_guess(program: Program, cost: Cost) -> bool:
-    """Return whether only its time suggests a cost, in a program without a library core."""
-    is_known = cost.cause is not None or cost.wait not in ("computing", "queued")
-    return not program.has_core and not is_known
-
-
-def _caller(program: Program, cost: Cost) -> CodePosition | None:
-    """Return the only line that calls a cost's function. Main functions have no such line."""
-    if cost.function in program.main_functions:
-        return None
-    calls: list[tuple[CodePosition, float]] = []
-    for row in cost.rows:
-        chain = user_positions(row.stack)
-        at = [i for i, position in enumerate(chain) if position.frame == cost.function]
-        if at and at[-1] + 1 < len(chain):
-            calls.append((chain[at[-1] + 1], row.ns))
-    times = sums(calls)
-    callers = (at for at in ranked(times)[:1] if times[at] > LIMITS.only_caller_share * cost.ns)
-    return next(callers, None)
-
-
-def _is_under(cost: Cost, caller: CodePosition) -> bool:
-    return all(caller in user_positions(row.stack) for row in cost.rows)
 
 
 def _function_costs(program: Program, frame: Frame, rows: list[SampleRow]) -> list[Cost]:
@@ -412,6 +285,19 @@ def _largest_statement(rows: list[SampleRow]) -> source.CodeBlock:
     positions = ((user_positions(row.stack)[0], row.ns) for row in rows)
     times = sums((source.statement_at(at.frame.file, at.line), ns) for at, ns in positions)
     return ranked(times)[0]
+
+
+def _with_interpreter_costs(costs: list[Cost], holders: list[Cost]) -> list[Cost]:
+    """Return the costs, with those of threads that hold the interpreter's lock."""
+    first: dict[CodeLine, Cost] = {}
+    for cost in costs:
+        first.setdefault(cost.places[0], cost)
+    for holder in holders:
+        same = first.setdefault(holder.places[0], holder)
+        if same is not holder:  # it blocks the main thread, or a thread that it waits for
+            same.cause = causes.INTERPRETER
+            same.rows = max(same, holder, key=lambda cost: cost.ns).rows
+    return [*costs, *(holder for holder in holders if first[holder.places[0]] is holder)]
 
 
 def _interpreter_costs(evidence: Evidence) -> list[Cost]:

@@ -51,8 +51,11 @@ def findings(evidence: Evidence, costs: Costs) -> list[Diagnosis]:
     """Return a diagnosis for each cost that is large enough to report."""
     found: list[Diagnosis] = []
     for cost in costs.costs if costs.loop_ns >= LIMITS.min_loop_ns else ():
-        share, pace = cost.ns / costs.loop_ns, costs.pace(cost)
-        if cost.explanation is None and share < _min_share(cost, pace):
+        share, is_structural = cost.ns / costs.loop_ns, cost.explanation is not None
+        if share < LIMITS.waste_share and not is_structural:
+            continue  # no minimum is smaller, and there may be thousands of such costs
+        pace = costs.pace(cost)
+        if share < _min_share(cost, pace) and not is_structural:
             continue
         diagnosis = _diagnosis(evidence, costs, cost, pace)
         has_estimate = cost.explanation is not None and cost.explanation.saved_ns is not None
