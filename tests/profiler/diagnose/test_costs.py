@@ -1229,3 +1229,105 @@ def test_small_costs_are_reported_by_the_innermost_function_that_contains_them(n
 
 def _half_of_the_time(top):
     return [sample(*top, f"h (/me/other.py:{i})", elapsed_s=5) for i in (1, 2)]
+
+
+def with_lock_holder(*, interpreter_s):
+    """Return a session whose main thread and another thread compute at the same line."""
+    top, line = "<module> (/me/train.py:90)", "preprocess (/me/data.py:3)"
+    rows = [
+        sample(top, line, elapsed_s=6.0 - interpreter_s, on_core_s=6.0 - interpreter_s),
+        sample(top, line, elapsed_s=interpreter_s, interpreter=interpreter_s),
+        sample(top, CARTPOLE, elapsed_s=4, on_core_s=4),
+        sample("load (/me/data.py:20)", line, elapsed_s=5, on_core_s=5, thread=7),
+    ]
+    return session(process(samples=rows, end_s=10, cores=4))
+
+
+def test_work_at_the_line_of_another_thread_is_no_wait_for_the_lock():
+    (only,) = diagnose(with_lock_holder(interpreter_s=0.0))
+    assert (only.rule, only.wait, only.gain) == ("line", "computing", pytest.approx(2.5))
+
+
+def test_work_and_waiting_for_the_lock_at_one_line_are_two_costs():
+    found = {item.rule: item for item in diagnose(with_lock_holder(interpreter_s=2.5))}
+    assert found["line"].gain == pytest.approx(10 / 6.5)
+    assert found["interpreter-lock"].gain == pytest.approx(10 / 7.5)
+
+
+def test_a_cause_without_a_place_may_be_beside_a_thread():
+    forward = f"Net.forward ({SITE}/torch/nn/modules/module.py:1)"
+    rows = [
+        sample(forward, f"extract_stack ({PYTHON}/traceback.py:3)", elapsed_s=5, on_core_s=5),
+        sample("main (/me/train.py:6)", elapsed_s=5, on_core_s=3, interpreter=2.0),
+        sample("load (/me/data.py:17)", elapsed_s=5, on_core_s=5, thread=9),
+    ]
+    main = process(samples=rows, end_s=10, facts={"detects_anomalies": 1.0})
+    rules = [item.rule for item in diagnose(session(main))]
+    assert {"debug-mode", "interpreter-lock"} <= {*rules}
+
+
+PIXELS = """
+    class Pixels(gym.Wrapper):
+        def step(self, action):
+            _, reward, *ends = self.env.step(action)
+            return self.env.render(), reward, *ends
+
+    class Scaled(gym.ObservationWrapper):
+        def observation(self, obs):
+            frame = self.env.render()
+            return frame / 255
+
+    class Recorded(gym.Wrapper):
+        def step(self, action):
+            result = self.env.step(action)
+            self.frames.append(self.env.render())
+            return result
+
+    def train(env, agent):
+        obs = env.reset()
+        for step in range(1000):
+            obs, *_ = env.step(agent(obs))
+        return obs
+
+    train(env, agent)
+"""
+RENDER = f"MujocoEnv.render ({SITE}/gymnasium/envs/mujoco/mujoco_env.py:1)"
+CORE = f"{SITE}/gymnasium/core.py:1"
+PIXEL_WRAPPER = f"{SITE}/gymnasium/wrappers/transform_observation.py:1"
+RECORDER = f"RecordVideo.step ({SITE}/gymnasium/wrappers/rendering.py:1)"
+
+
+@pytest.mark.parametrize(
+    ("user", "library", "is_cost"),
+    [
+        (("Pixels.step", "return self.env.render(), reward, *ends"), (), False),
+        (("Scaled.observation", "frame = self.env.render()"), (), False),
+        (None, (f"AddRenderObservation.observation ({PIXEL_WRAPPER})",), False),
+        (("Recorded.step", "self.frames.append(self.env.render())"), (), True),
+        (None, (RECORDER,), True),
+        (None, (CARTPOLE,), True),  # render_mode="human"
+    ],
+)
+def test_rendered_observations_are_inherent(tmp_path, user, library, is_cost):
+    program = Program(tmp_path, PIXELS)
+    main = ("<module>", "train(env, agent)"), ("train", "obs, *_ = env.step(agent(obs))")
+    program.at(*main, below=(FORWARD,), seconds=4, path="env_step")
+    program.at(*main, *filter(None, [user]), below=(*library, RENDER), seconds=6, path="env_step")
+    assert ("rendering" in [item.rule for item in program.diagnoses()]) is is_cost
+
+
+@pytest.mark.parametrize(
+    ("step", "inner", "blocked"),
+    [
+        ("highway_env/envs/common/abstract.py", f"deepcopy ({PYTHON}/copy.py:1)", None),
+        ("mlagents_envs/environment.py", f"result ({SITE}/grpc/_channel.py:1)", "lock"),
+        ("nle/env/base.py", f"recv ({PYTHON}/socket.py:1)", "network"),
+    ],
+)
+def test_what_a_librarys_environment_does_is_inherent(tmp_path, step, inner, blocked):
+    program = Program(tmp_path, PIXELS)
+    main = ("<module>", "train(env, agent)"), ("train", "obs, *_ = env.step(agent(obs))")
+    program.at(*main, below=(FORWARD,), seconds=4)
+    below = (f"Wrapper.step ({CORE})", f"SomeEnv.step ({SITE}/{step}:1)", inner)
+    program.at(*main, below=below, seconds=6, blocked=blocked)
+    assert [item.rule for item in program.diagnoses() if not item.is_rebuild] == []

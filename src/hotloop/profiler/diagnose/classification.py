@@ -3,8 +3,9 @@
 Every relevant sample is either *inherent* work or a cost at a place in the user's code.
 `Program.classify` counts as inherent:
 
-* a step or reset of a library's environment, or of the user's own except for blocking calls, loops
-  over elements, traversed growing lists, the additions of wrappers, and known waste
+* a step or reset of a library's environment, except what it renders for display
+* a step or reset of the user's environment, except for blocking calls, loops over elements, traversed
+  growing lists, the additions of wrappers, and known waste
 * a network's forward or backward pass, an optimizer's step, a compiled JAX function
 * arithmetic on a user's line that multiplies whole matrices or calls nothing
 * computation on the result of a network, on the line that calls the network
@@ -191,7 +192,9 @@ class Program:
         if is_external and self._waits_for_simulator(row, chain):
             return "environments"
         # Recognize known causes by library functions and stages.
-        cause = next((known for frame in inner if (known := causes.for_frame(frame))), None)
+        cause = _cause_of_library(inner)
+        if cause is causes.RENDERING and _renders_observation(chain, inner):
+            return "environments"
         if libraries.formats_traceback(row) and libraries.is_core(row):
             cause = causes.DEBUG_MODE
         if wrapper is not None and is_library(wrapper.frame) and cause is causes.COPYING:
@@ -287,7 +290,7 @@ class Program:
         if environment is None:
             return False
         index = next(i for i, position in enumerate(chain) if position.frame == environment)
-        return all(recurrence.returns_result(at.frame.file, at.line) for at in chain[: index + 1])
+        return _are_returned(chain[: index + 1])
 
     def _is_one_at_a_time(self, row: SampleRow, *, is_compiled: bool = False) -> bool:
         """Return whether a network is called in a loop without environment steps or learning."""
@@ -381,6 +384,43 @@ class Program:
                 sums, key = times.setdefault(frame, {}), (tuple(found), frame == chain[0].frame)
                 sums[key] = sums.get(key, 0.0) + row.ns
         return times
+
+
+def _cause_of_library(inner: tuple[Frame, ...]) -> Cause | None:
+    """Return the cause that the library functions called by a user's line indicate, if any.
+
+    The user can't change what a library's environment does in a step, except that it renders.
+    """
+    in_step = False
+    for frame in inner:
+        known = causes.for_frame(frame)
+        is_fixed = in_step and known in causes.BUILT_IN and known is not causes.RENDERING
+        if known is not None and not is_fixed:
+            return known
+        in_step = in_step or (is_in("environments", frame) and is_in("steps", frame))
+    return None
+
+
+def _renders_observation(chain: tuple[CodePosition, ...], inner: tuple[Frame, ...]) -> bool:
+    """Return whether a step renders what it returns: the pixels that a policy sees."""
+    if any(is_in("pixel_observations", frame) for frame in inner):
+        return True
+    methods = (
+        i
+        for i, position in enumerate(chain)
+        if is_environment(position.frame) or position.frame.function.endswith(".observation")
+    )
+    index = next(methods, None)
+    return (
+        index is not None
+        and "render" in chain[0].called_names
+        and _are_returned(chain[: index + 1])
+    )
+
+
+def _are_returned(chain: tuple[CodePosition, ...]) -> bool:
+    """Return whether each function returns what its line computes."""
+    return all(recurrence.returns_result(at.frame.file, at.line) for at in chain)
 
 
 def _without_lock_wait(row: SampleRow) -> SampleRow:

@@ -20,7 +20,7 @@ from hotloop.profiler.diagnose.evidence import Evidence, SampleRow, user_positio
 from hotloop.profiler.diagnose.limits import LIMITS
 from hotloop.profiler.diagnose.merging import merge_alike, merge_by_caller, merge_by_function
 from hotloop.profiler.diagnose.wrappers import class_name
-from hotloop.profiler.session import Frame
+from hotloop.profiler.session import Frame, ProfiledProcess
 from hotloop.profiler.session.stages import CodeLine
 from hotloop.profiler.session.sums import ranked, sums
 
@@ -50,7 +50,7 @@ class Costs:
         }
         costs, self.inherent = _classify(Program(evidence.rows, evidence), explained)
         self.start_ns = self.inherent.pop("starting", 0.0)
-        costs = _with_interpreter_costs(costs, _interpreter_costs(evidence))
+        costs = _with_interpreter_costs(evidence, costs)
         # A compilation at the first call is part of the start-up.
         starting = [
             cost
@@ -67,8 +67,7 @@ class Costs:
         costs = merge_alike([cost for cost in costs if cost not in is_start])
         self.costs = sorted(costs, key=lambda cost: -cost.ns)
         for cost in self.costs:
-            threads = {(row.process.pid, row.sample.thread) for row in cost.rows}
-            is_other = (self._main.pid, self._main.pid) not in threads
+            is_other = not any(_is_main_thread(row, self._main) for row in cost.rows)
             if is_other and cost.cause is not causes.INTERPRETER:
                 cost.wait_line = evidence.longest_wait_line
                 vars(cost).pop("places", None)
@@ -287,23 +286,39 @@ def _largest_statement(rows: list[SampleRow]) -> source.CodeBlock:
     return ranked(times)[0]
 
 
-def _with_interpreter_costs(costs: list[Cost], holders: list[Cost]) -> list[Cost]:
-    """Return the costs, with those of threads that hold the interpreter's lock."""
-    first: dict[CodeLine, Cost] = {}
-    for cost in costs:
-        first.setdefault(cost.places[0], cost)
-    for holder in holders:
-        same = first.setdefault(holder.places[0], holder)
-        if same is not holder:  # it blocks the main thread, or a thread that it waits for
-            same.cause = causes.INTERPRETER
-            same.rows = max(same, holder, key=lambda cost: cost.ns).rows
-    return [*costs, *(holder for holder in holders if first[holder.places[0]] is holder)]
+def _with_interpreter_costs(evidence: Evidence, costs: list[Cost]) -> list[Cost]:
+    """Return the costs with those of threads that hold the interpreter's lock.
+
+    If the main thread also waits for such a thread itself, its line already has a cost. The main
+    thread's own work at the same line is another cost.
+    """
+    result = costs[:]
+    indices: dict[tuple[CodeLine, ...], int] = {}
+    for index, cost in enumerate(costs):
+        in_main = sum(row.ns for row in cost.rows if _is_main_thread(row, evidence.main))
+        if cost.explanation is None and in_main < 0.5 * cost.ns:
+            indices.setdefault(cost.places[:1], index)
+    for holder in _interpreter_costs(evidence):
+        index = indices.setdefault(holder.places[:1], len(result))
+        if index == len(result):
+            result.append(holder)
+        else:
+            same = result[index]
+            rows = max(same, holder, key=lambda cost: cost.ns).rows
+            result[index] = Cost(causes.INTERPRETER, same.function, same.block, rows)
+    return result
+
+
+def _is_main_thread(row: SampleRow, main: ProfiledProcess) -> bool:
+    return row.process is main and row.sample.thread == main.pid
 
 
 def _interpreter_costs(evidence: Evidence) -> list[Cost]:
     """Return the work of other threads while the main one waited for the interpreter's lock."""
     main = evidence.main
     waited_ns = sum(row.sample.waits.get("interpreter", 0) for row in evidence.rows_of(main))
+    if not waited_ns:
+        return []
     found: dict[tuple[Frame, source.CodeBlock], Cost] = {}
     for thread in evidence.other_threads:
         for row in evidence.rows_of(main, thread):

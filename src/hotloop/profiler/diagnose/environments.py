@@ -32,6 +32,14 @@ def environment_bound(evidence: Evidence) -> Explanation | None:
     if not count or is_small or total_ns < LIMITS.parallel_step_ns * count:
         return None
     num_envs = int(evidence.fact("num_envs")) or 1
+    sampled = total_time(
+        row
+        for row in evidence.rows_of(main)
+        if row.stage == "env" or set(_STEPS).intersection(row.sample.path)
+    )
+    is_elsewhere = evidence.has_enough_samples and sampled.ns < 0.5 * total_ns
+    if total_ns > evidence.duration_ns or is_elsewhere:
+        return None  # threads of the main process step them, perhaps at the same time
     steps = total_time(row for row in evidence.rows_of(main) if row.stage == "env")
     # Environments that sleep or wait for an external simulator need no core.
     is_blocked = steps.ns > 0 and steps.on_core_ns + steps.queued_ns < 0.5 * steps.ns

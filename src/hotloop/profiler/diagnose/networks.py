@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import inf
 
 from hotloop.profiler.diagnose import source
 from hotloop.profiler.diagnose.causes import Explanation
@@ -185,8 +186,8 @@ def stable_baselines3(evidence: Evidence) -> Explanation | None:
     return Explanation(
         LIMITS.accelerated_saving * names[name],
         (
-            f"its updates and acting take {evidence.share(names[name]):.0%} of the time, "
-            f"a backward pass {duration(mean_ns)} on average",
+            f"its updates and acting take {evidence.share(names[name]):.0%} of the time"
+            + (f", a backward pass {duration(mean_ns)} on average" if mean_ns < inf else ""),
         ),
         places=evidence.lines_calling(frozenset({name})),
         texts={"name": name},

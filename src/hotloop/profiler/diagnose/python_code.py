@@ -196,7 +196,11 @@ _MODES = {
         frozenset({"set_detect_anomaly", "detect_anomaly"}),
         "torch.autograd.set_detect_anomaly(False)",
     ),
-    "traces_memory": ("tracemalloc", frozenset({"start"}), "tracemalloc.stop()"),
+    "traces_memory": (
+        "tracemalloc",
+        frozenset({"tracemalloc.start"}),
+        "tracemalloc.stop(), no PYTHONTRACEMALLOC",
+    ),
     "is_traced": (
         "a trace or profile function (sys.settrace, sys.setprofile)",
         frozenset({"settrace", "setprofile", "setprofile_all_threads", "set_trace"}),

@@ -80,8 +80,15 @@ def multiplies_matrices(file: str, block: CodeBlock) -> bool:
 
 @lru_cache(maxsize=256)
 def first_line_calling(file: str, names: frozenset[str]) -> int:
-    """Return the first line of a file that calls one of the names, 0 if there is none."""
-    lines = (node.lineno for node in nodes(file, ast.Call) if called_name(node) in names)
+    """Return the first line of a file that calls one of the names, 0 if there is none.
+
+    Names are last parts, or dotted names.
+    """
+    lines = (
+        node.lineno
+        for node in nodes(file, ast.Call)
+        if called_name(node) in names or ast.unparse(node.func) in names
+    )
     return min(lines, default=0)
 
 
