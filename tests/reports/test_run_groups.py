@@ -82,6 +82,29 @@ def test_metrics_over_steps_time_and_updates(tmp_path, metric, over, at, values)
     np.testing.assert_array_equal(group.seeds[0].values, values)
 
 
+def test_off_policy_runs_log_all_updates_so_far(tmp_path):
+    path = make_run(tmp_path / "a", returns=[[1.0], [2.0], [3.0]])
+    rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    for row, number in zip(rows, (0.0, 500.0, 1500.0), strict=True):
+        row |= {"num_updates": number, "replay_size": 9.0}
+    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (group,) = group_runs([path], x_axis="updates").groups
+    assert group.seeds[0].positions.tolist() == [0, 500, 1500]
+    assert group.end == 1500
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 10**400])
+def test_numbers_without_a_value_are_left_out(tmp_path, bad):
+    path = make_run(tmp_path / "a", returns=[[1.0], [2.0], [3.0]])
+    rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    for row, loss in zip(rows, (0.5, bad, 0.25), strict=True):
+        row["some_loss"] = loss
+    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    seed = group_runs([path], metric="some_loss").groups[0].seeds[0]
+    assert (seed.positions.tolist(), seed.values.tolist()) == ([1000, 3000], [0.5, 0.25])
+    np.testing.assert_array_equal(seed.smoothed(np.array([3000.0]), 1000.0), [0.25])
+
+
 def test_an_unknown_metric_is_rejected(tmp_path):
     add(make_run(tmp_path / "a"), entropy=0.5)
     with pytest.raises(

@@ -12,7 +12,9 @@ from hotloop.algorithms import find
 from hotloop.cli import main
 from hotloop.errors import ConfigError
 from hotloop.experiments import Results, Trial
-from hotloop.experiments.spaces import parse, stored_space
+from hotloop.experiments.results import Run
+from hotloop.experiments.spaces import Range, parse, stored_space
+from hotloop.reports import sweep_plots
 from hotloop.training.options.option_files import toml_loads
 from tests.experiments.test_results import PLAN, finished
 
@@ -122,3 +124,19 @@ def test_a_stored_space_is_that_of_the_configuration_class(tmp_path, name, text,
 def test_trials_that_name_code_are_refused(tmp_path, params):
     with pytest.raises(ConfigError, match="is damaged: trial 1 sets `"):
         stored_space(tmp_path, {"gamma": "0.9,0.99"}, [Trial(1, params, {})])
+
+
+def test_the_curve_of_the_best_trial_is_drawn_beside_many_others():
+    def run(trial):
+        curve = [(0, 0.0), (100, float(trial))]
+        return Run(trial, 1, 100, "tune", "done", float(trial), "", 1.0, curve, "d")
+
+    figure = sweep_plots.learning_curves([run(trial) for trial in range(1, 301)], 300)
+    lines = {line.get_label(): line for line in figure.axes[0].get_lines()}
+    assert lines["the best"].get_ydata().tolist() == [0.0, 300.0]
+
+
+def test_a_range_of_less_than_a_decade_has_its_ends_as_ticks():
+    options = {"learning_rate": Range(3e-4, 9e-4, is_log=True)}
+    figure = sweep_plots.score_slices(options, [Trial(1, {"learning_rate": 5e-4}, {})], {1: 2.0})
+    assert [tick.get_text() for tick in figure.axes[0].get_xticklabels()] == ["0.0003", "0.0009"]

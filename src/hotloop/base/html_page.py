@@ -134,7 +134,11 @@ class Page:
 
     def render(self) -> str:
         """Return the page."""
-        sections = [section for section in self.sections if section.content]
+        sections = [
+            (escaped(name), escaped(title), content)
+            for name, title, content in self.sections
+            if content
+        ]
         links = "".join(f'<li><a href="#{name}">{title}</a></li>' for name, title, _ in sections)
         body = "\n".join(
             f'<section id="{name}" aria-labelledby="{name}-title"><h2 id="{name}-title">{title}'

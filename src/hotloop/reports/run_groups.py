@@ -273,11 +273,12 @@ def _read_run(
         points = [(end, _number(line, metric)) for end, line in zip(ends, lines, strict=True)]
         pairs = np.array([x for x in points if x[1] is not None], np.float64).reshape(-1, 2)
         positions, values = pairs[:, 0], pairs[:, 1]
+    is_finite = np.isfinite(values)  # the mean of later values must not depend on others
     curve = SeedCurve(
         path=path,
         seed=content["config"]["seed"],
-        positions=positions,
-        values=values,
+        positions=positions[is_finite],
+        values=values[is_finite],
         end=ends[-1] if ends else 0.0,
     )
     metric_names = {name for line in lines[-1:] for name in line if _number(line, name) is not None}
@@ -291,7 +292,13 @@ def _iteration_ends(lines: Sequence[Mapping[str, Any]], x_axis: XAxis) -> list[f
         return [float(line["timesteps"]) for line in lines]
     if x_axis == "time":
         return [float(line["elapsed_s"] or 0.0) for line in lines]
-    return np.cumsum([_number(line, "num_updates") or 0.0 for line in lines]).tolist()
+    ends, total = [], 0.0
+    for line in lines:
+        # Off-policy algorithms log the updates so far, on-policy ones those of the iteration.
+        count = _number(line, "num_updates") or 0.0
+        total = max(total, count) if "replay_size" in line else total + count
+        ends.append(total)
+    return ends
 
 
 def _number(line: Mapping[str, Any], metric: str) -> float | None:

@@ -35,6 +35,9 @@ def _ticks(option: Choices | Range) -> tuple[list[float], list[str]] | None:
     if option.is_log:
         low, high = math.ceil(math.log10(option.low)), math.floor(math.log10(option.high))
         exponents = list(range(low, high + 1))
+        if len(exponents) < 2:  # less than a decade
+            ends = option.low, option.high
+            return list(map(math.log10, ends)), [f"{end:.3g}" for end in ends]
         return [float(x) for x in exponents], [f"1e{x}" for x in exponents]
     return None
 
@@ -110,7 +113,9 @@ def learning_curves(runs: Sequence[Run], best: int | None) -> Figure:
         "the best": {"color": "tab:blue", "linewidth": 1.8, "zorder": 3},
     }
     labeled: set[str] = set()
-    for run in runs[:_MAX_CURVES]:
+    best_runs = [run for run in runs if run.trial == best]
+    other_runs = [run for run in runs if run.trial != best]
+    for run in (*other_runs[: max(0, _MAX_CURVES - len(best_runs))], *best_runs):
         if not run.curve:
             continue
         group = "the best" if run.trial == best else "others"

@@ -76,9 +76,9 @@ class Find:
     structure: Structure | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Cause:
-    """A reason why a program is slow.
+    """A reason why a program is slow. Each cause is equal only to itself.
 
     Attributes:
         name: identifier.

@@ -313,7 +313,7 @@ def _notes(first: Timeline, second: Timeline, *, per_step: bool) -> list[str]:
         max((process.facts.get("num_envs", 0.0) for process in x.session.processes), default=0.0)
         for x in (first, second)
     ]
-    if sizes[0] != sizes[1]:
+    if min(sizes) > 0 and sizes[0] != sizes[1]:
         notes.append(f"A stepped {sizes[0]:g} environments in parallel, B {sizes[1]:g}")
     if not per_step:
         without = [name for name, course in sides if not course.steps.any()]

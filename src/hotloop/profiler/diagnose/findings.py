@@ -196,7 +196,7 @@ def describe_inherent(evidence: Evidence, costs: Costs) -> str:
     labels = {
         "environments": "environment steps",
         "networks": "networks and optimizers",
-        "arithmetic": "matrix products",
+        "arithmetic": "arithmetic",
         "libraries": "library code",
     }
     parts = [

@@ -70,8 +70,8 @@ def rule_name(diagnosis: Diagnosis) -> str:
 
 def banner_text(diagnosis: Diagnosis) -> str:
     """Return a diagnosis that affects the whole report, in one line."""
-    title = diagnosis.title
-    return f"{title[:1].upper()}{title[1:]}: {diagnosis.evidence[0]}. {diagnosis.advice}"
+    heading = ": ".join([diagnosis.title, *diagnosis.evidence[:1]])
+    return f"{heading[:1].upper()}{heading[1:]}. {diagnosis.advice}"
 
 
 def lockstep_sentences(waste: LockstepWaste) -> list[str]:
