@@ -11,12 +11,14 @@ import pytest
 from hotloop.profiler.diagnose import (
     STRUCTURES,
     Cause,
+    Explanation,
     Find,
     FramePattern,
     causes,
     diagnose,
     source,
 )
+from hotloop.profiler.render.text import diagnosis_lines
 from hotloop.profiler.session import Frame, catalogues
 from hotloop.profiler.session.catalogues import frame_patterns, read_catalogue
 from tests.profiler.sessions import process, sample, session
@@ -127,6 +129,24 @@ def test_causes_of_other_packages(entry_points):
     assert (first.rule, first.title, first.advice) == (RELOADS.name, RELOADS.title, RELOADS.advice)
     assert first.gain == pytest.approx(10 / 8)  # the change removes half of its time
     assert [place.line for place in first.places] == [3]
+
+
+NO_EVIDENCE = Explanation(None, ())
+SPARSE = [
+    Cause("always", "it is slow", "Wait.", Find(structure=lambda _: NO_EVIDENCE), is_banner=True),
+    Cause("slow-call", "slow() is called", "Stop.", Find(calls={"slow"})),
+]
+
+
+def test_causes_of_other_packages_may_have_sets_and_no_evidence(entry_points, tmp_path):
+    entry_points(f"{__name__}:SPARSE")
+    file = tmp_path / "a.py"
+    file.write_text("def main():\n    x = slow()\n    y = 3\nmain()\n")
+    lines = (f"main ({file}:{line})" for line in (2, 3))
+    main = process(samples=[sample(f"<module> ({file}:4)", x, elapsed_s=5) for x in lines])
+    text = diagnosis_lines(session(main))
+    assert "It is slow. Wait." in text
+    assert any(line.startswith("1. slow() is called: up to 2.0") for line in text)
 
 
 @pytest.mark.parametrize(

@@ -303,7 +303,7 @@ def test_differences_are_noted() -> None:
     assert comparison.only_b == [("main", ("logging",))]
     text = render(comparison)
     assert "A was allowed to run on 2 cores, B on 8" in text
-    assert "A stepped 0 environments in parallel, B 4" in text
+    assert "environments stepped in parallel: 1 in A, 4 in B" in text
     assert "only in B: logging (main)" in text
 
 

@@ -102,7 +102,7 @@ def stepping(took_s, num_steps=100, **fields):
         sample("step (env.py:3)", path="env_step", elapsed_s=took_s * num_steps, on_core_s=8)
     ]
     fields = {"cores": 4, "facts": {"num_envs": 4.0}} | fields
-    return process(spans=spans, samples=samples, **fields)
+    return process(**{"spans": spans, "samples": samples} | fields)
 
 
 def test_environment_bound():
@@ -137,8 +137,13 @@ def test_advice_to_a_training_has_its_own_options():
         [stepping(0.08, periods=[period(10.0, cpu_s=39.0)])],  # all cores are busy
         [stepping(0.08), process("worker-0", role="worker", pid=2, spans=[span("env_step", 0, 1)])],
         [process(spans=repeat("env_step", 1000, 0.0003, took_s=0.0003), end_s=0.31, cores=4)],
+        [stepping(0.08, samples=[sample("wait (a.py:3)", lock=10.0, elapsed_s=10)])],
+        [process(spans=4 * repeat("env_step", 100, 0.1, took_s=0.08), cores=4)],
     ],
-    ids=["little", "one core", "no core left", "workers", "fast steps"],
+    ids=[
+        *("little", "one core", "no core left", "workers", "fast steps"),
+        *("in another thread", "in several threads, without samples"),
+    ],
 )
 def test_not_environment_bound(processes):
     assert apply(environments.environment_bound, *processes) is None
@@ -553,6 +558,14 @@ def test_debug_mode(script):
     assert [place.line for place in diagnosis.places] == [2]
 
 
+def test_the_line_that_starts_tracemalloc_starts_no_thread(script):
+    file = script("import tracemalloc\nthread.start()\ntracemalloc.start()\ntrain()\n")
+    main = at_line(file, 4, 9)
+    main.facts = {"traces_memory": 1.0}
+    diagnosis = apply(python_code.debug_mode, main)
+    assert [place.line for place in diagnosis.places] == [3]
+
+
 # --- networks -------------------------------------------------------------------------------------
 
 
@@ -763,6 +776,9 @@ def test_recurrent_ppo_has_a_faster_twin_with_large_networks():
     evidence = learning_with_sb3(backward_s=0.05, file=file, name="RecurrentPPO")
     diagnosis = apply(networks.stable_baselines3, evidence)
     assert "from hotloop.accelerate import RecurrentPPO" in diagnosis.advice
+    evidence.tree.children.clear()  # as other profilers record it, without spans
+    diagnosis = apply(networks.stable_baselines3, evidence)
+    assert diagnosis.evidence == ("its updates and acting take 80% of the time",)
 
 
 def test_known_classes_are_accelerated():

@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from hotloop.cli import main
+from hotloop.profiler.collect.delays import DIRECTORY, MAX_POINTS
+from hotloop.profiler.what_if.experiment import Experiment
+from hotloop.profiler.what_if.places import Place, SampledTime, ThreadPlaces
 from hotloop.profiler.what_if.result import WhatIf, read_result
 from tests.attempts import attempts
 from tests.profiler.programs import run, write
@@ -96,3 +99,20 @@ def test_options_without_effect_are_refused(
     code = main(["profile", *options, str(tmp_path / "script.py")])
     assert code == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_program_with_more_loops_than_points(tmp_path: Path) -> None:
+    file = str(write(tmp_path, "for x in range(9): print(x)"))
+    times = {
+        ThreadPlaces(None, frozenset(), (Place("loop", file, line, "main"),), is_main=True): (
+            SampledTime(cpu_ns=1e9, count=100)
+        )
+        for line in range(1, 2 * MAX_POINTS)
+    }
+    line = Place("line", file, 1, "main")
+    times[ThreadPlaces(line, frozenset({line}), (), is_main=True)] = SampledTime(1e12, count=9)
+    experiment = Experiment(tmp_path)
+    (tmp_path / DIRECTORY).mkdir()
+    assert experiment._choose_points(times, 1e12) == [line]
+    assert len(experiment._points) == MAX_POINTS
+    assert experiment._progress_order == [*range(1, MAX_POINTS)]

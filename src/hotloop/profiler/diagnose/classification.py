@@ -4,8 +4,8 @@ Every relevant sample is either *inherent* work or a cost at a place in the user
 `Program.classify` counts as inherent:
 
 * a step or reset of a library's environment, except what it renders for display
-* a step or reset of the user's environment, except for blocking calls, loops over elements, traversed
-  growing lists, the additions of wrappers, and known waste
+* a step or reset of the user's environment, except for blocking calls, loops over elements,
+  traversed growing lists, the additions of wrappers, and known waste
 * a network's forward or backward pass, an optimizer's step, a compiled JAX function
 * arithmetic on a user's line that multiplies whole matrices or calls nothing
 * computation on the result of a network, on the line that calls the network

@@ -309,12 +309,12 @@ def _notes(first: Timeline, second: Timeline, *, per_step: bool) -> list[str]:
     threads = [x.session.main.facts.get("torch_threads", 0.0) for x in (first, second)]
     if min(threads) > 0 and threads[0] != threads[1]:
         notes.append(f"torch used {threads[0]:g} threads per operation in A, {threads[1]:g} in B")
-    sizes = [
-        max((process.facts.get("num_envs", 0.0) for process in x.session.processes), default=0.0)
+    sizes = [  # a program with steps and without a vector environment steps one environment
+        max([float(x.steps.any()), *(y.facts.get("num_envs", 0.0) for y in x.session.processes)])
         for x in (first, second)
     ]
     if min(sizes) > 0 and sizes[0] != sizes[1]:
-        notes.append(f"A stepped {sizes[0]:g} environments in parallel, B {sizes[1]:g}")
+        notes.append(f"environments stepped in parallel: {sizes[0]:g} in A, {sizes[1]:g} in B")
     if not per_step:
         without = [name for name, course in sides if not course.steps.any()]
         subject = "neither has" if len(without) == 2 else f"{without[0]} has no"

@@ -166,7 +166,7 @@ class Experiment:
     def _choose_points(self, recent: PlaceTimes, wall_ns: float) -> list[Place]:
         """Write the points of candidates and possible measures of progress."""
         chosen = [places.find_place(name, recent) for name in self._names]
-        chosen = chosen or places.candidates(recent, wall_ns)
+        chosen = (chosen or places.candidates(recent, wall_ns))[: delays.MAX_POINTS // 2]
         if self._progress_name:
             progress = [places.find_place(self._progress_name, recent)]
         else:
@@ -175,10 +175,10 @@ class Experiment:
             self._problem = "no place of its own code takes 5 % of the time"
             return []
         files = places.own_files(recent)
-        unique = dict.fromkeys([*chosen, *progress])
-        self._points = [places.point_of(place, files) for place in unique][: delays.MAX_POINTS]
+        unique = [*dict.fromkeys([*chosen, *progress])][: delays.MAX_POINTS]
+        self._points = [places.point_of(place, files) for place in unique]
         self._write_points(range(len(self._points)), is_final=False)
-        self._progress_order = [list(unique).index(place) for place in progress][: len(unique)]
+        self._progress_order = [unique.index(place) for place in progress if place in unique]
         return chosen
 
     def _write_points(self, indices: Iterable[int], *, is_final: bool) -> None:
