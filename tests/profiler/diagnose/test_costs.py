@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
 from textwrap import dedent
@@ -1331,3 +1332,46 @@ def test_what_a_librarys_environment_does_is_inherent(tmp_path, step, inner, blo
     below = (f"Wrapper.step ({CORE})", f"SomeEnv.step ({SITE}/{step}:1)", inner)
     program.at(*main, below=below, seconds=6, blocked=blocked)
     assert [item.rule for item in program.diagnoses() if not item.is_rebuild] == []
+
+
+POLLING = """
+    def train():
+        for step in range(1000):
+            obs = env.step(0)
+            text = json.dumps(history)
+
+    worker = Worker(target=train)
+    worker.start()
+    while worker.is_alive():
+        time.sleep(0.1)
+"""
+THREAD = f"Thread.run ({PYTHON}/threading.py:2)"
+
+
+def polling(directory, *, in_process, work_s):
+    """Return a session whose main thread sleeps while another thread or process works."""
+    program = Program(directory, POLLING)
+    program.at(("<module>", "time.sleep(0.1)"), blocked="sleep", seconds=10)
+    train = (("train", "obs = env.step(0)"), ("train", "text = json.dumps(history)"))
+    numbers = [f"{name} ({program.path}:{program.line(text)})" for name, text in train]
+    rows = [
+        sample(THREAD, numbers[0], CARTPOLE, elapsed_s=4, on_core_s=0.4 * work_s),
+        sample(THREAD, numbers[1], elapsed_s=6, on_core_s=0.6 * work_s),
+    ]
+    if in_process:
+        main = program.session().main
+        return session(main, process("worker-0", role="worker", pid=9, samples=rows, end_s=10))
+    program.rows += [dataclasses.replace(row, thread=9) for row in rows]
+    return program.session()
+
+
+@pytest.mark.parametrize("in_process", [False, True])
+def test_a_main_thread_that_polls_waits_for_the_others_work(tmp_path, in_process):
+    first, *_ = diagnose(polling(tmp_path, in_process=in_process, work_s=10))
+    assert (first.rule, first.places[0].line) == ("text-and-bytes", 4)
+    assert first.gain == pytest.approx(10 / 4)
+
+
+def test_a_main_thread_that_sleeps_beside_little_other_work_sleeps(tmp_path):
+    (only,) = diagnose(polling(tmp_path, in_process=False, work_s=3))
+    assert (only.rule, only.places[0].line) == ("sleep", 9)

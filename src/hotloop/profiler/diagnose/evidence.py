@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hotloop.profiler.diagnose import source
+from hotloop.profiler.diagnose.corrections import with_polls, without_work_in_waits
 from hotloop.profiler.diagnose.limits import LIMITS
 from hotloop.profiler.session import Frame, ProfiledProcess, Sample, Session, Stack, is_library
 from hotloop.profiler.session.catalogues import is_in
@@ -117,9 +118,12 @@ class Evidence:
                     row = SampleRow(process, sample, stack, stage, leaves[sample.stack], 1.0)
                     by_thread.setdefault(sample.thread, []).append(row)
             self._rows[process.pid] = {
-                number: rows if number == process.pid else _without_work_in_waits(rows)
+                number: rows if number == process.pid else without_work_in_waits(rows)
                 for number, rows in by_thread.items()
             }
+            if process is self.main:
+                main_rows = self._rows[process.pid].get(process.pid, [])
+                self._rows[process.pid][process.pid] = with_polls(main_rows, self.session)
         return self._rows[process.pid].get(process.pid if thread is None else thread, [])
 
     def waited_ns(self, process: ProfiledProcess) -> int:
@@ -324,38 +328,6 @@ class Evidence:
 _UNKNOWN = CodeLine("?", "?", 0)
 
 
-def _without_work_in_waits(rows: list[SampleRow]) -> list[SampleRow]:
-    """Return a thread's rows with the work of its blocking calls moved to where it computes.
-
-    The main thread takes the samples. While it is in long operations of torch, another thread has
-    the interpreter's lock, and is sampled where it releases the lock, such as where it sleeps.
-    """
-    blocking = {id(row) for row in rows if _blocked_ns(row) > 0.1 * row.sample.elapsed_ns}
-    computing_ns = sum(_runnable_ns(row) for row in rows if id(row) not in blocking)
-    moved_ns = sum(_runnable_ns(row) for row in rows if id(row) in blocking)
-    if not computing_ns or not moved_ns:
-        return rows
-    factor = moved_ns / computing_ns
-    moved: list[SampleRow] = []
-    for row in rows:
-        sample, share = row.sample, -1.0 if id(row) in blocking else factor
-        sample = sample._replace(
-            elapsed_ns=sample.elapsed_ns + round(share * _runnable_ns(row)),
-            on_core_ns=round((1.0 + share) * sample.on_core_ns),
-            queued_ns=round((1.0 + share) * sample.queued_ns),
-        )
-        moved.append(row._replace(sample=sample))
-    return moved
-
-
-def _blocked_ns(row: SampleRow) -> int:
-    return sum(ns for wait, ns in row.sample.waits.items() if wait != "interpreter")
-
-
-def _runnable_ns(row: SampleRow) -> int:
-    return row.sample.on_core_ns + row.sample.queued_ns
-
-
 class CodePosition(NamedTuple):
     """A line in a user's function."""
 
@@ -473,6 +445,8 @@ def is_waiting(row: SampleRow) -> bool:
     if sample.blocked_ns < 0.5 * sample.elapsed_ns:
         return False
     wait = max(sample.waits, key=lambda name: sample.waits[name], default=None)
+    if wait == "sleep" and row.stage == "wait":
+        return True  # it polls
     if wait not in _INTERNAL_WAITS or any("/subprocess.py" in x.file for x in row.stack.frames):
         return False
     if wait == "pipe" or row.stage == "wait" or is_in("waits", row.stack.frames[-1]):

@@ -1,0 +1,71 @@
+"""Corrections of samples: work that was sampled in waits, and sleeps that wait for others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hotloop.profiler.diagnose.limits import LIMITS
+from hotloop.profiler.session import Session
+from hotloop.profiler.session.sums import sums
+
+if TYPE_CHECKING:
+    from hotloop.profiler.diagnose.evidence import SampleRow
+
+
+def without_work_in_waits(rows: list[SampleRow]) -> list[SampleRow]:
+    """Return a thread's rows with the work of its blocking calls moved to where it computes.
+
+    The main thread takes the samples. While it is in long operations of torch, another thread has
+    the interpreter's lock, and is sampled where it releases the lock, such as where it sleeps.
+    """
+    blocking = {id(row) for row in rows if _blocked_ns(row) > 0.1 * row.sample.elapsed_ns}
+    computing_ns = sum(_runnable_ns(row) for row in rows if id(row) not in blocking)
+    moved_ns = sum(_runnable_ns(row) for row in rows if id(row) in blocking)
+    if not computing_ns or not moved_ns:
+        return rows
+    factor = moved_ns / computing_ns
+    moved: list[SampleRow] = []
+    for row in rows:
+        sample, share = row.sample, -1.0 if id(row) in blocking else factor
+        sample = sample._replace(
+            elapsed_ns=sample.elapsed_ns + round(share * _runnable_ns(row)),
+            on_core_ns=round((1.0 + share) * sample.on_core_ns),
+            queued_ns=round((1.0 + share) * sample.queued_ns),
+        )
+        moved.append(row._replace(sample=sample))
+    return moved
+
+
+def _blocked_ns(row: SampleRow) -> int:
+    return sum(ns for wait, ns in row.sample.waits.items() if wait != "interpreter")
+
+
+def _runnable_ns(row: SampleRow) -> int:
+    return row.sample.on_core_ns + row.sample.queued_ns
+
+
+def with_polls(rows: list[SampleRow], session: Session) -> list[SampleRow]:
+    """Return the main thread's rows with its sleeps as waits, if it only polls for others.
+
+    A program may start its work in a thread or in processes, and sleep until they end.
+    """
+    main = session.main
+    in_loop = [row for row in rows if row.stage != "import"]
+    sleeping_ns = sum(row.sample.waits.get("sleep", 0) for row in in_loop)
+    whole_ns = sum(row.sample.elapsed_ns for row in in_loop)
+    if not sleeping_ns or sleeping_ns < LIMITS.main_share * whole_ns:
+        return rows
+    work_ns = sums(
+        ((process.pid, sample.thread), sample.on_core_ns + sample.queued_ns)
+        for process in session.processes
+        for sample in process.samples
+        if (process.pid, sample.thread) != (main.pid, main.pid)
+    )
+    if max(work_ns.values(), default=0) < LIMITS.polled_share * sleeping_ns:
+        return rows
+    return [
+        row._replace(stage="wait")
+        if row.sample.waits.get("sleep", 0) > 0.5 * row.sample.elapsed_ns
+        else row
+        for row in rows
+    ]
