@@ -1375,3 +1375,37 @@ def test_a_main_thread_that_polls_waits_for_the_others_work(tmp_path, in_process
 def test_a_main_thread_that_sleeps_beside_little_other_work_sleeps(tmp_path):
     (only,) = diagnose(polling(tmp_path, in_process=False, work_s=3))
     assert (only.rule, only.places[0].line) == ("sleep", 9)
+
+
+@pytest.mark.parametrize(
+    ("library", "wait"),
+    [
+        ("ray/_private/worker.py", "lock"),
+        ("ray/_private/worker.py", "network"),
+        ("torch/distributed/distributed_c10d.py", "lock"),
+    ],
+)
+def test_a_wait_for_processes_of_another_machine_has_no_gain(tmp_path, library, wait):
+    program = healthy(Program(tmp_path, TRAIN), 0.5)
+    main, line = ("<module>", "train(env, agent, [])"), ("train", "picked = rng.choice")
+    below = (f"get ({SITE}/{library}:1)",)
+    program.at(main, line, below=below, seconds=5, blocked=wait)
+    first = program.diagnoses()[0]
+    assert (first.rule, first.gain, first.wait) == ("line", None, "lock")
+    assert len(first.evidence) == 1  # not what the run would take without it
+
+
+def test_a_library_that_polls_waits_for_its_workers(tmp_path):
+    program = Program(tmp_path, POLLING)
+    retrieve = f"Parallel._retrieve ({SITE}/joblib/parallel.py:1)"
+    start = ("<module>", "worker.start()")
+    program.at(start, below=(retrieve,), blocked="sleep", seconds=6)
+    program.at(start, below=(FORWARD,), seconds=4)
+    worker = f"_process_worker ({SITE}/joblib/externals/loky/process_executor.py:1)"
+    line = program.line("text = json.dumps(history)")
+    row = sample(worker, f"train ({program.path}:{line})", elapsed_s=6, on_core_s=6)
+    main = program.session().main
+    workers = [process(f"worker-{k}", role="worker", pid=k, samples=[row]) for k in (7, 8)]
+    first, *_ = diagnose(session(main, *workers))
+    assert (first.rule, first.places[0].line) == ("text-and-bytes", line)
+    assert first.gain == pytest.approx(10 / 4)

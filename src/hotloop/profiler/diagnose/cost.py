@@ -9,6 +9,7 @@ from functools import cached_property
 from hotloop.profiler.diagnose import causes, source
 from hotloop.profiler.diagnose.causes import Cause, Explanation
 from hotloop.profiler.diagnose.evidence import SampleRow, user_positions
+from hotloop.profiler.diagnose.libraries import calls_into
 from hotloop.profiler.diagnose.wrappers import wrapper_places
 from hotloop.profiler.session import Frame
 from hotloop.profiler.session.stages import CodeLine
@@ -67,9 +68,12 @@ class Cost:
 
     @cached_property
     def is_idle(self) -> bool:
-        """Whether an event loop waits for an unknown event, such as an environment."""
+        """Whether it waits for unknown work: of an event loop, or of another library's processes."""
         events = sum(row.weight * row.sample.waits.get("events", 0) for row in self.rows)
-        return self.cause is None and events > 0.5 * self.ns
+        remote = sum(row.ns for row in self.rows if calls_into(row, "remote_waits"))
+        if self.cause is None:
+            return events > 0.5 * self.ns
+        return self.cause is causes.WAITING_FOR_OTHERS and remote > 0.5 * self.ns
 
     @cached_property
     def places(self) -> tuple[CodeLine, ...]:

@@ -445,8 +445,8 @@ def is_waiting(row: SampleRow) -> bool:
     if sample.blocked_ns < 0.5 * sample.elapsed_ns:
         return False
     wait = max(sample.waits, key=lambda name: sample.waits[name], default=None)
-    if wait == "sleep" and row.stage == "wait":
-        return True  # it polls
+    if wait == "sleep" and (row.stage == "wait" or is_in("polls", row.stack.frames[-1])):
+        return True
     if wait not in _INTERNAL_WAITS or any("/subprocess.py" in x.file for x in row.stack.frames):
         return False
     if wait == "pipe" or row.stage == "wait" or is_in("waits", row.stack.frames[-1]):

@@ -128,12 +128,13 @@ def _possibly_needed(diagnosis: Diagnosis, evidence: Evidence, cost: Cost) -> Di
     over = ", spread over all its lines" if cost.is_spread else f", most of it at {_location(cost)}"
     may_be_removed = cost.is_sure or (cost.is_spread and not cost.is_core_work)
     line_texts = (describe_lines(evidence, cost.rows),) if cost.is_spread else ()
+    without_gain = _without_gain(diagnosis, evidence, cost)
     return replace(
-        _without_gain(diagnosis, evidence, cost),
+        without_gain,
         title=f"{function} takes {evidence.share(cost.ns):.0%} of the time{over}",
         advice="Process whole arrays, compile it (Numba), or call it less often.",
         share=evidence.share(cost.ns) if may_be_removed else 0.0,
-        evidence=(*diagnosis.evidence, *filter(None, line_texts)),
+        evidence=(*without_gain.evidence, *filter(None, line_texts)),
     )
 
 
@@ -146,6 +147,7 @@ def _without_gain(diagnosis: Diagnosis, evidence: Evidence, cost: Cost) -> Diagn
         rule=UNNAMED,
         title=_line_title(evidence, cost),
         confidence=0.3,
+        evidence=diagnosis.evidence[:1],  # without the time that a gain would save
         gain=None,
         loop_gain=None,
         share=evidence.share(cost.ns),
