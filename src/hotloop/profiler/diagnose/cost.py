@@ -68,7 +68,7 @@ class Cost:
 
     @cached_property
     def is_idle(self) -> bool:
-        """Whether it waits for unknown work: of an event loop, or of another library's processes."""
+        """Whether it waits for unknown work: of an event loop or a library's processes."""
         events = sum(row.weight * row.sample.waits.get("events", 0) for row in self.rows)
         remote = sum(row.ns for row in self.rows if calls_into(row, "remote_waits"))
         if self.cause is None:
