@@ -149,9 +149,9 @@ def test_not_environment_bound(processes):
     assert apply(environments.environment_bound, *processes) is None
 
 
-def lockstep(step_s, num_steps=50, took_s=0.1):
+def lockstep(step_s, num_steps=50, took_s=0.1, samples=()):
     """Return a parent that steps four workers every 0.2 s, for `step_s(step, worker)` each."""
-    main = process(spans=repeat("vector_step", num_steps, 0.2, took_s=took_s))
+    main = process(spans=repeat("vector_step", num_steps, 0.2, took_s=took_s), samples=samples)
     workers = [
         process(
             f"worker-{number}",
@@ -193,6 +193,37 @@ def test_transfer_is_worth_it():
     assert apply(environments.transfer, *lockstep(lambda step, i: 0.09)) is None
     # Transfer costs more than a step of 20 ms, but four steps in sequence would take 80 of 60 ms.
     assert apply(environments.transfer, *lockstep(lambda step, i: 0.02, took_s=0.06)) is None
+
+
+@pytest.mark.parametrize(
+    ("step_s", "rule"),
+    [
+        (lambda step, i: 0.09 if step % 4 == i else 0.01, "lockstep-stragglers"),
+        (lambda step, i: 0.001, "transfer-dearer-than-step"),
+    ],
+)
+def test_waiting_for_workers_has_one_diagnosis(step_s, rule):
+    receive = "Connection.recv (/usr/lib/python3.11/multiprocessing/connection.py:9)"
+    samples = [
+        sample("main (a.py:3)", receive, path="vector_step", elapsed_s=5, pipe=5.0),
+        sample("main (a.py:4)", f"backward ({TORCH}/autograd/__init__.py:9)", elapsed_s=5),
+    ]
+    found = diagnose(session(*lockstep(step_s, samples=samples)))
+    assert [item.rule for item in found if not item.is_rebuild] == [rule]
+    assert [place.line for place in found[0].places] == [3]
+
+
+def test_a_learner_that_compiles_at_first_is_no_starved_pipeline():
+    compiling = f"compile_fx_inner ({TORCH}/_inductor/compile_fx.py:9)"
+    learner = process(
+        samples=[sample("learn (a.py:3)", compiling, elapsed_s=9, on_core_s=9), *_waits(1)]
+    )
+    actors = (process(f"actor-{i}", pid=i, samples=_waits(9)) for i in (7, 8, 9))
+    assert apply(pipeline.starved_stage, learner, *actors) is None
+
+
+def _waits(seconds):
+    return [sample("run (a.py:9)", f"Queue.get ({QUEUES}:9)", elapsed_s=seconds, pipe=seconds)]
 
 
 # --- threads --------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hotloop.profiler.diagnose.causes import Explanation
-from hotloop.profiler.diagnose.evidence import Evidence, total_time
+from hotloop.profiler.diagnose.evidence import Evidence, SampleRow, is_waiting, total_time
 from hotloop.profiler.diagnose.limits import LIMITS
 from hotloop.profiler.session.lockstep import lockstep
 from hotloop.timing.table import duration
@@ -149,8 +149,18 @@ def stragglers(evidence: Evidence) -> Explanation | None:
             f"Σ(slowest − own) is {waste * times.num_workers / 1e9:,.1f} s of the processes' time, "
             f"{evidence.share(waste):.0%} of the total",
         ),
+        [row for row in _in_vector_steps(evidence) if is_waiting(row)],
         texts={"workers": times.num_workers},
     )
+
+
+def _in_vector_steps(evidence: Evidence) -> list[SampleRow]:
+    """Return the main process's rows in vector steps, whose waits the workers' work leaves."""
+    return [
+        row
+        for row in evidence.rows
+        if row.process is evidence.main and "vector_step" in row.sample.path
+    ]
 
 
 def transfer(evidence: Evidence) -> Explanation | None:
@@ -176,5 +186,6 @@ def transfer(evidence: Evidence) -> Explanation | None:
             f"all environments one after another would take "
             f"{duration(times.inline_ns / times.steps)}",
         ),
+        _in_vector_steps(evidence),
         confidence=0.9 if times.is_by_step else 0.7,
     )

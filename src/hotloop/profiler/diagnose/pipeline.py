@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import islice
 
+from hotloop.profiler.diagnose import causes
 from hotloop.profiler.diagnose.causes import Explanation
 from hotloop.profiler.diagnose.cost import Cost
 from hotloop.profiler.diagnose.costs import costs_of
@@ -60,7 +61,9 @@ def starved_stage(evidence: Evidence) -> Explanation | None:
     cpu = evidence.cpu_ns - busiest.cpu_ns
     rows = [row for row in evidence.rows_of(busiest) if not is_waiting(row)]
     at_work = sum(row.ns for row in rows)
-    costs = [cost for cost in costs_of(rows) if _is_removable(cost, cost.ns / at_work)]
+    # Compilations at its start delay no other process later, and repeated ones are named as such.
+    costs = [cost for cost in costs_of(rows) if cost.cause is not causes.COMPILATION]
+    costs = [cost for cost in costs if _is_removable(cost, cost.ns / at_work)]
     removable = sum(cost.ns for cost in costs)
     saved = min(saved, removable, whole - cpu / max(evidence.main.cores, 1))
     if saved < LIMITS.structure_share * whole:
