@@ -1395,6 +1395,14 @@ def test_a_wait_for_processes_of_another_machine_has_no_gain(tmp_path, library, 
     assert len(first.evidence) == 1  # not what the run would take without it
 
 
+def test_a_learner_of_ray_waits_for_threads_of_torch(tmp_path):
+    program = healthy(Program(tmp_path, TRAIN), 0.5)
+    main, line = ("<module>", "train(env, agent, [])"), ("train", "picked = rng.choice")
+    learner = f"TorchLearner.update ({SITE}/ray/rllib/core/learner/torch/torch_learner.py:1)"
+    program.at(main, line, below=(learner, FORWARD), seconds=5, blocked="lock")
+    assert [item.rule for item in program.diagnoses() if not item.is_rebuild] == []
+
+
 def test_a_library_that_polls_waits_for_its_workers(tmp_path):
     program = Program(tmp_path, POLLING)
     retrieve = f"Parallel._retrieve ({SITE}/joblib/parallel.py:1)"

@@ -214,7 +214,7 @@ class Program:
         if is_blocked and not libraries.calls_into(row, "environments"):
             wait = main_wait([row])
             is_parallel = wait in ("lock", "something") and libraries.is_core(row)
-            if libraries.calls_into(row, "remote_waits"):
+            if libraries.calls_into(row, "remote_waits") and not is_parallel:
                 return causes.WAITING_FOR_OTHERS
             if wait == "lock" and not inner and source.enters_context(file, at.line):
                 return causes.LOCKS
