@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,9 @@ from hotloop.profiler.diagnose.rate_estimates import (
     estimate,
     ratio_interval,
 )
-from hotloop.profiler.render.comparison import render
+from hotloop.profiler.render.comparison import render, verdict
 from hotloop.profiler.session import Session
+from hotloop.profiler.session.reading import read
 from hotloop.profiler.session.saving import save
 from tests.profiler.sessions import correlated_noise, period, process, sample, session, span
 
@@ -345,3 +347,9 @@ def test_the_command(tmp_path, capsys) -> None:
     assert "within noise" in lines["env_step"]
     assert main(["compare", paths[0], str(tmp_path / "none")]) == 1
     assert "which does not exist" in capsys.readouterr().err
+
+
+def test_the_noise_of_a_recording_without_times_is_unknown() -> None:
+    recording = Path(__file__).parents[1] / "session" / "recordings" / "py-spy.txt"
+    comparison = compare(read(recording), read(recording))
+    assert {verdict(row) for row in comparison.stages} == {"noise unknown"}

@@ -103,6 +103,8 @@ def verdict(row: ComparisonRow) -> str:
     """Return a row's verdict, with the length of run that it needs."""
     if row.verdict != "within noise":
         return row.verdict
+    if min(row.a.stretches, row.b.stretches) < 2:
+        return "noise unknown"  # such as of a recording without the times of its samples
     if math.isnan(row.ratio) or row.low == 0.0 or row.high == math.inf:
         return "too short to compare"
     factor = "more than 100" if row.longer > 100 else f"{max(2, math.ceil(row.longer))}"
