@@ -1372,6 +1372,16 @@ def test_a_main_thread_that_polls_waits_for_the_others_work(tmp_path, in_process
     assert first.gain == pytest.approx(10 / 4)
 
 
+def test_a_main_thread_that_steps_and_sleeps_does_not_poll(tmp_path):
+    recorded = polling(tmp_path, in_process=True, work_s=10)
+    step = sample("main (/me/train.py:9)", CARTPOLE, path="env_step", elapsed_s=0.5)
+    stepping = session(process(samples=[step])).main
+    main = recorded.main
+    main.stacks += stepping.stacks
+    main.samples += [stepping.samples[0]._replace(stack=len(main.stacks) - 1)]
+    assert "sleep" in [item.rule for item in diagnose(recorded)]
+
+
 def test_a_main_thread_that_sleeps_beside_little_other_work_sleeps(tmp_path):
     (only,) = diagnose(polling(tmp_path, in_process=False, work_s=3))
     assert (only.rule, only.places[0].line) == ("sleep", 9)

@@ -47,13 +47,15 @@ def _runnable_ns(row: SampleRow) -> int:
 def with_polls(rows: list[SampleRow], session: Session) -> list[SampleRow]:
     """Return the main thread's rows with its sleeps as waits, if it only polls for others.
 
-    A program may start its work in a thread or in processes, and sleep until they end.
+    A program may start its work in a thread or in processes, and sleep until they end. A main
+    thread that steps, acts or learns itself sleeps for another reason, such as a robot's pace.
     """
     main = session.main
     in_loop = [row for row in rows if row.stage != "import"]
     sleeping_ns = sum(row.sample.waits.get("sleep", 0) for row in in_loop)
     whole_ns = sum(row.sample.elapsed_ns for row in in_loop)
-    if not sleeping_ns or sleeping_ns < LIMITS.main_share * whole_ns:
+    has_work = any(row.stage in ("env", "act", "update", "replay") for row in in_loop)
+    if has_work or not sleeping_ns or sleeping_ns < LIMITS.main_share * whole_ns:
         return rows
     work_ns = sums(
         ((process.pid, sample.thread), sample.on_core_ns + sample.queued_ns)
