@@ -1427,3 +1427,21 @@ def test_a_library_that_polls_waits_for_its_workers(tmp_path):
     first, *_ = diagnose(session(main, *workers))
     assert (first.rule, first.places[0].line) == ("text-and-bytes", line)
     assert first.gain == pytest.approx(10 / 4)
+
+
+@pytest.mark.parametrize(
+    ("number", "rule"), [(1, "text-and-bytes"), (3, "text-and-bytes"), (9, "subprocess")]
+)
+def test_a_program_that_starts_others_waits_for_their_work(tmp_path, number, rule):
+    """Unless it starts them again and again."""
+    program = Program(tmp_path, POLLING)
+    run = f"Popen._try_wait ({PYTHON}/subprocess.py:1)"
+    program.at(("<module>", "worker.start()"), below=(run,), blocked="child", seconds=9)
+    line = program.line("text = json.dumps(history)")
+    each_s = 9 / number
+    rows = [sample(f"train ({program.path}:{line})", elapsed_s=each_s, on_core_s=each_s)]
+    others = [
+        process(f"other-{k}", pid=k + 7, start_s=k * each_s, end_s=(k + 1) * each_s, samples=rows)
+        for k in range(number)
+    ]
+    assert [item.rule for item in diagnose(session(program.session().main, *others))] == [rule]

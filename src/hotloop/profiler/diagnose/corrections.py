@@ -1,15 +1,13 @@
-"""Corrections of samples: work that was sampled in waits, and sleeps that wait for others."""
+"""Corrections of samples: work that was sampled in waits, and sleeps and waits for others' work."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from hotloop.profiler.diagnose.limits import LIMITS
-from hotloop.profiler.session import Session
-from hotloop.profiler.session.sums import sums
 
 if TYPE_CHECKING:
-    from hotloop.profiler.diagnose.evidence import SampleRow
+    from hotloop.profiler.diagnose.evidence import Evidence, SampleRow
 
 
 def without_work_in_waits(rows: list[SampleRow]) -> list[SampleRow]:
@@ -44,30 +42,32 @@ def _runnable_ns(row: SampleRow) -> int:
     return row.sample.on_core_ns + row.sample.queued_ns
 
 
-def with_polls(rows: list[SampleRow], session: Session) -> list[SampleRow]:
-    """Return the main thread's rows with its sleeps as waits, if it only polls for others.
+def with_polls(rows: list[SampleRow], evidence: Evidence) -> list[SampleRow]:
+    """Return the main thread's rows, with its sleeps as waits if it only polls for others.
 
-    A program may start its work in a thread or in processes, and sleep until they end. A main
-    thread that steps, acts or learns itself sleeps for another reason, such as a robot's pace.
+    A program may start its work in a thread or in processes, and sleep until they end, or wait for
+    other programs of Python that it starts. A main thread that steps, acts or learns itself sleeps
+    for another reason, such as a robot's pace. Programs that it starts repeatedly are a cost.
     """
-    main = session.main
+    main = evidence.main
+    polls = ["sleep"] if evidence.restarts_processes else ["sleep", "child"]
     in_loop = [row for row in rows if row.stage != "import"]
-    sleeping_ns = sum(row.sample.waits.get("sleep", 0) for row in in_loop)
+    polling_ns = sum(row.sample.waits.get(name, 0) for row in in_loop for name in polls)
     whole_ns = sum(row.sample.elapsed_ns for row in in_loop)
     has_work = any(row.stage in ("env", "act", "update", "replay") for row in in_loop)
-    if has_work or not sleeping_ns or sleeping_ns < LIMITS.main_share * whole_ns:
+    if has_work or not polling_ns or polling_ns < LIMITS.main_share * whole_ns:
         return rows
-    work_ns = sums(
-        ((process.pid, sample.thread), sample.on_core_ns + sample.queued_ns)
-        for process in session.processes
+    work_ns = sum(
+        sample.on_core_ns + sample.queued_ns
+        for process in evidence.session.processes
         for sample in process.samples
         if (process.pid, sample.thread) != (main.pid, main.pid)
     )
-    if max(work_ns.values(), default=0) < LIMITS.polled_share * sleeping_ns:
+    if work_ns < LIMITS.polled_share * polling_ns:
         return rows
     return [
         row._replace(stage="wait")
-        if row.sample.waits.get("sleep", 0) > 0.5 * row.sample.elapsed_ns
+        if sum(row.sample.waits.get(name, 0) for name in polls) > 0.5 * row.sample.elapsed_ns
         else row
         for row in rows
     ]

@@ -123,7 +123,7 @@ class Evidence:
             }
             if process is self.main:
                 main_rows = self._rows[process.pid].get(process.pid, [])
-                self._rows[process.pid][process.pid] = with_polls(main_rows, self.session)
+                self._rows[process.pid][process.pid] = with_polls(main_rows, self)
         return self._rows[process.pid].get(process.pid if thread is None else thread, [])
 
     def waited_ns(self, process: ProfiledProcess) -> int:
@@ -445,7 +445,9 @@ def is_waiting(row: SampleRow) -> bool:
     if sample.blocked_ns < 0.5 * sample.elapsed_ns:
         return False
     wait = max(sample.waits, key=lambda name: sample.waits[name], default=None)
-    if wait == "sleep" and (row.stage == "wait" or is_in("polls", row.stack.frames[-1])):
+    if wait in ("sleep", "child") and row.stage == "wait":
+        return True  # see `with_polls`
+    if wait == "sleep" and is_in("polls", row.stack.frames[-1]):
         return True
     if wait not in _INTERNAL_WAITS or any("/subprocess.py" in x.file for x in row.stack.frames):
         return False
