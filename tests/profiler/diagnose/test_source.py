@@ -6,7 +6,10 @@ from textwrap import dedent
 
 import pytest
 
-from hotloop.profiler.diagnose import episodes, source
+from hotloop.profiler.diagnose import diagnose, episodes, source
+from hotloop.profiler.session.reading import read
+from hotloop.profiler.session.saving import save
+from tests.profiler.sessions import process, sample, session
 
 SCORE = """
     def score(env, policy, episodes=3):
@@ -89,3 +92,14 @@ def test_only_slow_argmaxes_are_detected(tmp_path, body, is_slow):
     function = source.function_at(file, 1)
     assert function is not None
     assert source.is_argmax(function) is is_slow
+
+
+def test_a_file_that_changed_between_two_profiles_is_read_again(tmp_path):
+    script, stored = tmp_path / "train.py", tmp_path / "session.json.gz"
+    rules = []
+    for line in ("gc.collect()", "text = json.dumps(history)"):
+        script.write_text(f"def main():\n    {line}\n    done = 1\n")
+        rows = [sample(f"main ({script}:{n})", elapsed_s=5.0, on_core_s=5.0) for n in (2, 3)]
+        save(session(process(samples=rows)), stored)
+        rules.append(diagnose(read(stored))[0].rule)
+    assert rules == ["garbage-collection", "text-and-bytes"]

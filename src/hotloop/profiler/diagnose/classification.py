@@ -20,7 +20,7 @@ is known (`causes`) or not.
 
 from __future__ import annotations
 
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 from hotloop.profiler.diagnose import (
     causes,
@@ -46,6 +46,7 @@ from hotloop.profiler.diagnose.wrappers import WrapperFinder
 from hotloop.profiler.session import Frame, Stack, is_library
 from hotloop.profiler.session.catalogues import is_in
 from hotloop.profiler.session.purpose import is_environment
+from hotloop.profiler.session.syntax import source_cache
 
 # Calls that a loop over elements does not contain.
 _TRAINING_CALLS = {"step", "reset", "backward"}
@@ -440,7 +441,7 @@ def _without_lock_wait(row: SampleRow) -> SampleRow:
     )
 
 
-@lru_cache(maxsize=65536)
+@source_cache(65536)
 def _made_in_function(at: CodePosition) -> frozenset[str]:
     file = at.frame.file
     return source.names_called(file, source.function_around(file, at.line))

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import ast
-from functools import lru_cache
 
 from hotloop.profiler.diagnose import source
 from hotloop.profiler.session.catalogues import WORDS
-from hotloop.profiler.session.syntax import called_name, names_in, nodes
+from hotloop.profiler.session.syntax import called_name, names_in, nodes, source_cache
 
 _YIELDS = (ast.Yield, ast.YieldFrom)
 
 
-@lru_cache(maxsize=4096)
+@source_cache(4096)
 def unpacks_step(file: str, block: source.CodeBlock) -> bool:
     """Return whether some lines unpack the result of a step: at least four parts."""
     assignments = nodes(file, ast.Assign)
@@ -29,7 +28,7 @@ def _is_unpacked_step(node: ast.Assign) -> bool:
     )
 
 
-@lru_cache(maxsize=4096)
+@source_cache(4096)
 def only_scores_episodes(file: str, first_line: int) -> bool:
     """Return whether the function at a line plays episodes and only keeps their returns.
 

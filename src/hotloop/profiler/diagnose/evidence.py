@@ -21,6 +21,7 @@ from hotloop.profiler.session.gpu import gpu_use
 from hotloop.profiler.session.gpu_host import Host
 from hotloop.profiler.session.purpose import PurposeClassifier
 from hotloop.profiler.session.stages import CodeLine, TimeSum, innermost_user_line, stage_by_key
+from hotloop.profiler.session.syntax import source_cache
 
 # Functions that Python compiles from parts of a line.
 INLINE_FUNCTIONS = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>", "<lambda>")
@@ -460,7 +461,7 @@ def is_waiting(row: SampleRow) -> bool:
     )
 
 
-@lru_cache(maxsize=65536)
+@source_cache(65536)
 def _called_names(file: str, line: int) -> frozenset[str]:
     return source.names_called(file, source.statement_at(file, line))
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import ast
-from functools import lru_cache
 
 from hotloop.profiler.diagnose import source
 from hotloop.profiler.diagnose.source import CodeBlock
 from hotloop.profiler.session.catalogues import WORDS
-from hotloop.profiler.session.syntax import called_name, nodes, parse_file
+from hotloop.profiler.session.syntax import called_name, nodes, parse_file, source_cache
 
 # Number of callers through which a parameter is traced.
 _MAX_CALLERS = 2
 
 
-@lru_cache(maxsize=4096)
+@source_cache(4096)
 def passes_growing_structure(file: str, block: CodeBlock) -> bool:
     """Return whether a call in some lines receives a whole structure that only grows."""
     growing = _growing_names(file)
@@ -26,7 +25,7 @@ def passes_growing_structure(file: str, block: CodeBlock) -> bool:
     )
 
 
-@lru_cache(maxsize=4096)
+@source_cache(4096)
 def passes_persistent_structure(file: str, block: CodeBlock) -> bool:
     """Return whether a call in some lines receives a whole persistent structure.
 
@@ -116,7 +115,7 @@ def _receives_persistent_argument(
     return False
 
 
-@lru_cache(maxsize=4096)
+@source_cache(4096)
 def _assignment_lines(file: str, name: str) -> tuple[int, ...]:
     """Return the lines that assign a new value to a name, unlike `log = np.append(log, row)`."""
     updates = {
@@ -136,7 +135,7 @@ def _assignment_lines(file: str, name: str) -> tuple[int, ...]:
     )
 
 
-@lru_cache(maxsize=256)
+@source_cache(256)
 def _imported_names(file: str) -> frozenset[str]:
     return frozenset(
         (alias.asname or alias.name).partition(".")[0]
@@ -145,7 +144,7 @@ def _imported_names(file: str) -> frozenset[str]:
     )
 
 
-@lru_cache(maxsize=256)
+@source_cache(256)
 def _growing_names(file: str) -> frozenset[str]:
     """Return names and attributes that are created once, appended to, and never shortened."""
     tree = parse_file(file)

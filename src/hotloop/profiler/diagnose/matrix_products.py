@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import ast
-from functools import lru_cache
 
 from hotloop.profiler.diagnose.source import CodeBlock
 from hotloop.profiler.session.catalogues import WORDS
-from hotloop.profiler.session.syntax import called_name, names_in, nodes
+from hotloop.profiler.session.syntax import called_name, names_in, nodes, source_cache
 
 # Up to this many products take no longer than stacking their operands.
 _FEW = 4
 
 
-@lru_cache(maxsize=4096)
+@source_cache(4096)
 def multiplies_row_by_row(file: str, loop: CodeBlock) -> bool:
     """Return whether a comprehension multiplies each of its elements by the same matrix.
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import ast
-from functools import lru_cache
 
 from hotloop.profiler.diagnose import source
 from hotloop.profiler.diagnose.source import CodeBlock
 from hotloop.profiler.session.catalogues import WORDS
-from hotloop.profiler.session.syntax import called_name, names_in, nodes
+from hotloop.profiler.session.syntax import called_name, names_in, nodes, source_cache
 
 
-@lru_cache(maxsize=4096)
+@source_cache(4096)
 def calls_its_elements(file: str, loop: CodeBlock) -> bool:
     """Return whether a loop calls its elements, `net(x)` or `nets[i](x)`: networks, not states."""
     called = source.names_called(file, loop)
@@ -31,7 +30,7 @@ def calls_its_elements(file: str, loop: CodeBlock) -> bool:
     return False
 
 
-@lru_cache(maxsize=4096)
+@source_cache(4096)
 def is_recurrent(file: str, loop: CodeBlock, line: int) -> bool:
     """Return whether a call in a loop takes its statement's result of the previous iteration.
 
@@ -55,7 +54,7 @@ def is_recurrent(file: str, loop: CodeBlock, line: int) -> bool:
     return bool(results & inputs)
 
 
-@lru_cache(maxsize=4096)
+@source_cache(4096)
 def returns_result(file: str, line: int) -> bool:
     """Return whether the result of a statement is part of what its function returns."""
     statement, around = source.statement_at(file, line), source.function_around(file, line)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from functools import lru_cache
 
 from hotloop.profiler.session.catalogues import WORDS
 from hotloop.profiler.session.syntax import (
@@ -12,6 +11,7 @@ from hotloop.profiler.session.syntax import (
     called_name,
     nodes,
     parse_file,
+    source_cache,
     source_lines,
 )
 
@@ -27,7 +27,7 @@ _COMPOUND = (
 )
 
 
-@lru_cache(maxsize=256)
+@source_cache(256)
 def statements(file: str) -> dict[int, CodeBlock]:
     """Return the statement of each line. A compound statement is reduced to its header."""
     blocks: dict[int, CodeBlock] = {}
@@ -47,7 +47,7 @@ def statement_at(file: str, line: int) -> CodeBlock:
     return statements(file).get(line, CodeBlock(line, line))
 
 
-@lru_cache(maxsize=4096)
+@source_cache(4096)
 def names_called(file: str, block: CodeBlock) -> frozenset[str]:
     """Return the names called in some lines: last parts, and full dotted names."""
     names: set[str] = set()
@@ -61,7 +61,7 @@ def names_called(file: str, block: CodeBlock) -> frozenset[str]:
     return frozenset(names)
 
 
-@lru_cache(maxsize=4096)
+@source_cache(4096)
 def is_plain_arithmetic(file: str, block: CodeBlock) -> bool:
     """Return whether some lines assign a plain calculation, with only simple calls."""
     assignments = nodes(file, ast.Assign, ast.AugAssign, ast.AnnAssign)
@@ -69,7 +69,7 @@ def is_plain_arithmetic(file: str, block: CodeBlock) -> bool:
     return assigns and names_called(file, block) <= WORDS["arithmetic"]
 
 
-@lru_cache(maxsize=4096)
+@source_cache(4096)
 def multiplies_matrices(file: str, block: CodeBlock) -> bool:
     """Return whether some lines contain `@` or a call of a matrix product."""
     if names_called(file, block) & WORDS["products"]:
@@ -78,7 +78,7 @@ def multiplies_matrices(file: str, block: CodeBlock) -> bool:
     return any(isinstance(node.op, ast.MatMult) and node.lineno in block for node in operations)
 
 
-@lru_cache(maxsize=256)
+@source_cache(256)
 def first_line_calling(file: str, names: frozenset[str]) -> int:
     """Return the first line of a file that calls one of the names, 0 if there is none.
 
@@ -92,7 +92,7 @@ def first_line_calling(file: str, names: frozenset[str]) -> int:
     return min(lines, default=0)
 
 
-@lru_cache(maxsize=256)
+@source_cache(256)
 def compiled_names(file: str) -> frozenset[str]:
     """Return functions that a file compiles, by a decorator such as `jax.jit` or a call of it."""
     names: set[str] = set()
@@ -107,7 +107,7 @@ def compiled_names(file: str) -> frozenset[str]:
     return frozenset(names)
 
 
-@lru_cache(maxsize=256)
+@source_cache(256)
 def functions(file: str) -> tuple[tuple[CodeBlock, str], ...]:
     """Return all functions of a file with their names, shortest first."""
     found = [
@@ -116,7 +116,7 @@ def functions(file: str) -> tuple[tuple[CodeBlock, str], ...]:
     return tuple(sorted(found, key=lambda item: len(item[0].lines)))
 
 
-@lru_cache(maxsize=4096)
+@source_cache(4096)
 def function_around(file: str, line: int) -> CodeBlock:
     """Return the innermost function around a line, or the whole file if there is none."""
     return next((block for block, _ in functions(file) if line in block), CodeBlock(1, 2**31))
@@ -128,7 +128,7 @@ def source_line(file: str, line: int) -> str:
     return lines[line - 1].strip() if 0 < line <= len(lines) else ""
 
 
-@lru_cache(maxsize=256)
+@source_cache(256)
 def eager_log_lines(file: str) -> frozenset[int]:
     """Return the lines of logger calls that format the message before the level check."""
     numbers: set[int] = set()
@@ -157,7 +157,7 @@ def _is_formatted_eagerly(argument: ast.expr) -> bool:
     return False
 
 
-@lru_cache(maxsize=256)
+@source_cache(256)
 def print_lines(file: str) -> frozenset[int]:
     """Return the lines of `print` calls whose arguments are cheap to compute."""
     return frozenset(
@@ -175,7 +175,7 @@ def _is_cheap(part: ast.AST) -> bool:
     return not isinstance(part, ast.comprehension | ast.Await)
 
 
-@lru_cache(maxsize=256)
+@source_cache(256)
 def sync_lines(file: str) -> dict[int, str]:
     """Return the lines that extract numbers from tensors, with the call that does so.
 
@@ -195,7 +195,7 @@ def sync_lines(file: str) -> dict[int, str]:
     return calls
 
 
-@lru_cache(maxsize=256)
+@source_cache(256)
 def imports(file: str, library: str) -> bool:
     """Return whether a file imports a library."""
     names = [alias.name for node in nodes(file, ast.Import) for alias in node.names]
@@ -203,7 +203,7 @@ def imports(file: str, library: str) -> bool:
     return any(name.split(".")[0] == library for name in names)
 
 
-@lru_cache(maxsize=4096)
+@source_cache(4096)
 def handles_tensors(file: str, line: int) -> bool:
     """Return whether the innermost function around a line, or else the file, uses tensors.
 
@@ -230,14 +230,14 @@ def handles_tensors(file: str, line: int) -> bool:
     return False
 
 
-@lru_cache(maxsize=256)
+@source_cache(256)
 def _loops(file: str) -> tuple[CodeBlock, ...]:
     """Return all loops and comprehensions of a file, shortest first."""
     loops = map(CodeBlock.of, nodes(file, *_LOOPS))
     return tuple(sorted(loops, key=lambda block: len(block.lines)))
 
 
-@lru_cache(maxsize=4096)
+@source_cache(4096)
 def builds_no_lists(file: str, block: CodeBlock) -> bool:
     """Return whether some lines build no lists, in a file that imports torch or JAX."""
     if not (imports(file, "torch") or imports(file, "jax")):
@@ -245,7 +245,7 @@ def builds_no_lists(file: str, block: CodeBlock) -> bool:
     return not names_called(file, block) & WORDS["list_building"]
 
 
-@lru_cache(maxsize=4096)
+@source_cache(4096)
 def awaits(file: str, block: CodeBlock) -> bool:
     """Return whether some lines contain an `await`."""
     return any(node.lineno in block for node in nodes(file, ast.Await))
@@ -269,12 +269,12 @@ def calls_per_element(file: str, loop: CodeBlock, names: frozenset[str]) -> bool
 _Comprehension = ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp
 
 
-@lru_cache(maxsize=4096)
+@source_cache(4096)
 def _comprehensions(file: str, loop: CodeBlock) -> tuple[_Comprehension, ...]:
     return tuple(node for node in nodes(file, *COMPREHENSIONS) if CodeBlock.of(node) == loop)
 
 
-@lru_cache(maxsize=4096)
+@source_cache(4096)
 def enters_context(file: str, line: int) -> bool:
     """Return whether a `with` statement starts at a line."""
     return any(node.lineno == line for node in nodes(file, ast.With))

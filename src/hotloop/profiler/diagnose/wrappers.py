@@ -7,7 +7,6 @@ that call, with all functions that it calls: resizing, stacking, normalizing.
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 
 from hotloop.profiler.diagnose import episodes, source
 from hotloop.profiler.diagnose.evidence import CodePosition, SampleRow, user_positions
@@ -16,6 +15,7 @@ from hotloop.profiler.session.catalogues import is_in
 from hotloop.profiler.session.purpose import is_environment
 from hotloop.profiler.session.stages import CodeLine
 from hotloop.profiler.session.sums import ranked, sums
+from hotloop.profiler.session.syntax import source_cache
 
 _MAX_PLACES, _MAX_NAMES = 6, 4
 
@@ -110,7 +110,7 @@ def class_name(frame: Frame) -> str:
     return frame.function.partition(".")[0]
 
 
-@lru_cache(maxsize=65536)
+@source_cache(65536)
 def _steps(stack: Stack) -> tuple[int, ...]:
     """Return the indices of methods that step or reset an environment."""
     return tuple(
@@ -124,7 +124,7 @@ def _is_library_step(frame: Frame) -> bool:
     return is_library(frame) and "." in frame.function and is_in("steps", frame)
 
 
-@lru_cache(maxsize=65536)
+@source_cache(65536)
 def _users_wrappers(stack: Stack) -> tuple[Frame, ...]:
     """Return the user's methods in a stack that step another environment.
 
@@ -140,7 +140,7 @@ def _users_wrappers(stack: Stack) -> tuple[Frame, ...]:
     )
 
 
-@lru_cache(maxsize=4096)
+@source_cache(4096)
 def _steps_inner(frame: Frame) -> bool:
     """Return whether a method's source calls another environment's step.
 

@@ -23,11 +23,10 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
 from typing import NamedTuple
 
 from hotloop.profiler.session import Frame, Stack, is_library
-from hotloop.profiler.session.syntax import CodeBlock, called_name, nodes, parse_file
+from hotloop.profiler.session.syntax import CodeBlock, called_name, nodes, parse_file, source_cache
 
 _LOGS = {"log", "debug", "info", "warning", "error", "add_histogram", "add_text", "record", "dump"}
 _BLOCK_NODES = (ast.For, ast.While, ast.With, ast.If, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -118,7 +117,7 @@ class PurposeClassifier:
         return {}
 
 
-@lru_cache(maxsize=256)
+@source_cache(256)
 def _acting_lines(file: str, env_lines: frozenset[int]) -> frozenset[int]:
     """Return lines that compute the arguments of the environment steps at `env_lines`."""
     if not env_lines:
@@ -245,7 +244,7 @@ def is_environment(frame: Frame) -> bool:
     return frame.first_line in _environment_methods(frame.file)
 
 
-@lru_cache(maxsize=256)
+@source_cache(256)
 def _environment_methods(file: str) -> frozenset[int]:
     """Return the first lines of steps and resets of environments in a file.
 
@@ -278,7 +277,7 @@ class _StatementLines(NamedTuple):
     storing: frozenset[int]
 
 
-@lru_cache(maxsize=256)
+@source_cache(256)
 def _statement_lines(file: str) -> _StatementLines:
     logging: set[int] = set()
     storing: set[int] = set()
@@ -292,12 +291,12 @@ def _statement_lines(file: str) -> _StatementLines:
     return _StatementLines(frozenset(logging), frozenset(storing))
 
 
-@lru_cache(maxsize=65536)
+@source_cache(65536)
 def _blocks_around(file: str, line: int) -> tuple[CodeBlock, ...]:
     return tuple(block for block in _blocks(file) if line in block)
 
 
-@lru_cache(maxsize=256)
+@source_cache(256)
 def _blocks(file: str) -> tuple[CodeBlock, ...]:
     """Return the blocks of a file, shortest first, and last the whole file."""
     blocks = map(CodeBlock.of, nodes(file, *_BLOCK_NODES))

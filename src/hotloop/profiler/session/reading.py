@@ -33,6 +33,7 @@ from hotloop.profiler.session.kineto import read_windows
 from hotloop.profiler.session.run_facts import add_run_facts, read_crowding
 from hotloop.profiler.session.sample_totals import SampleTotals, sum_samples
 from hotloop.profiler.session.saving import SESSION_FILE, is_saved_session, load
+from hotloop.profiler.session.syntax import forget_changed_files
 from hotloop.profiler.session.validation import check_metadata, check_session
 from hotloop.timing import Recording, RecordingError
 from hotloop.timing.clocks import read_clocks
@@ -58,6 +59,7 @@ def read(directory: str | os.PathLike[str]) -> Session:
     Raises:
         ProfileError: The directory or file does not exist, or has no recordings.
     """
+    forget_changed_files()
     root = Path(directory)
     if root.is_file():
         return load(root) if is_saved_session(root) else other_profilers.read(root)

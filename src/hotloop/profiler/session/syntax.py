@@ -3,13 +3,54 @@
 from __future__ import annotations
 
 import ast
+import os
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from hotloop.base.files import read_regular
 
 Node = TypeVar("Node", bound=ast.AST)
+_Params, _Result = ParamSpec("_Params"), TypeVar("_Result")
+
+_caches: list[Any] = []
+# Time of change and size of each file when it was first read, None if it was missing.
+_states: dict[str, tuple[int, int] | None] = {}
+_MAX_STATES = 10_000
+
+
+def source_cache(
+    maxsize: int,
+) -> Callable[[Callable[_Params, _Result]], Callable[_Params, _Result]]:
+    """Return a decorator that caches results until a source file changes.
+
+    Args:
+        maxsize: maximum number of results.
+    """
+
+    def decorate(function: Callable[_Params, _Result]) -> Callable[_Params, _Result]:
+        cached = lru_cache(maxsize=maxsize)(function)
+        _caches.append(cached)
+        return cached
+
+    return decorate
+
+
+def forget_changed_files() -> None:
+    """Clear all caches if a source file changed, as between two profiles in one notebook."""
+    if len(_states) > _MAX_STATES or any(_state(x) != state for x, state in _states.items()):
+        for cached in _caches:
+            cached.cache_clear()
+        _states.clear()
+
+
+def _state(file: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(file)
+    except (OSError, ValueError):  # the name of a file may have a NUL
+        return None
+    return status.st_mtime_ns, status.st_size
 
 
 class CodeBlock(NamedTuple):
@@ -32,9 +73,10 @@ class CodeBlock(NamedTuple):
         return isinstance(line, int) and self.first <= line <= self.last
 
 
-@lru_cache(maxsize=256)
+@source_cache(256)
 def parse_file(file: str) -> ast.Module | None:
     """Return the syntax tree of a file; None if it is missing or not valid Python."""
+    _states.setdefault(file, _state(file))
     try:
         return ast.parse(read_regular(Path(file)))
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
@@ -46,22 +88,23 @@ def nodes(file: str, *kinds: type[Node]) -> tuple[Node, ...]:
     return _nodes(file, kinds)
 
 
-@lru_cache(maxsize=4096)
+@source_cache(4096)
 def _nodes(file: str, kinds: tuple[type[Any], ...]) -> tuple[Any, ...]:
     return tuple(node for node in _all_nodes(file) if isinstance(node, kinds))
 
 
-@lru_cache(maxsize=256)
+@source_cache(256)
 def _all_nodes(file: str) -> tuple[ast.AST, ...]:
     tree = parse_file(file)
     return tuple(ast.walk(tree)) if tree else ()
 
 
-@lru_cache(maxsize=256)
+@source_cache(256)
 def source_lines(file: str) -> list[str]:
     """Return the lines of a Python file, none if it is missing."""
     if not file.endswith(".py"):  # a profile of someone else may name any file
         return []
+    _states.setdefault(file, _state(file))
     try:
         return split_lines(read_regular(Path(file)))
     except (OSError, ValueError):  # the name of a file may have a NUL

@@ -6,13 +6,12 @@ import ast
 import os
 import sys
 from collections.abc import Callable
-from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
 from hotloop.profiler.collect.samples import is_library_file
 from hotloop.profiler.session import Frame
-from hotloop.profiler.session.syntax import parse_file
+from hotloop.profiler.session.syntax import parse_file, source_cache
 
 
 class FunctionLines(NamedTuple):
@@ -35,7 +34,7 @@ def file_finder(directory: Path, *, has_folders: bool) -> Callable[[str], str]:
             a file that is not found counts as a library's.
     """
 
-    @lru_cache(maxsize=65536)
+    @source_cache(65536)
     def complete(file: str) -> str:
         if not file or file.startswith(("<", "~")):
             return f"<{file.strip('<>~') or 'built-in'}>"
@@ -52,7 +51,7 @@ def file_finder(directory: Path, *, has_folders: bool) -> Callable[[str], str]:
     return complete
 
 
-@lru_cache(maxsize=65536)
+@source_cache(65536)
 def function_of(frame: Frame, *, is_first_line: bool) -> tuple[Frame, int]:
     """Return a frame with the first line and the full name of its function, and its line.
 
@@ -79,7 +78,7 @@ def function_of(frame: Frame, *, is_first_line: bool) -> tuple[Frame, int]:
     return frame, line
 
 
-@lru_cache(maxsize=256)
+@source_cache(256)
 def _functions(file: str) -> list[FunctionLines]:
     """Return the functions of a file with their qualified names, none if it can't be read."""
     functions: list[FunctionLines] = []
