@@ -149,17 +149,19 @@ def stragglers(evidence: Evidence) -> Explanation | None:
             f"Σ(slowest − own) is {waste * times.num_workers / 1e9:,.1f} s of the processes' time, "
             f"{evidence.share(waste):.0%} of the total",
         ),
-        [row for row in _in_vector_steps(evidence) if is_waiting(row)],
+        [row for row in _transfers(evidence) if is_waiting(row)],
         texts={"workers": times.num_workers},
     )
 
 
-def _in_vector_steps(evidence: Evidence) -> list[SampleRow]:
-    """Return the main process's rows in vector steps, whose waits the workers' work leaves."""
+def _transfers(evidence: Evidence) -> list[SampleRow]:
+    """Return the main process's rows that send in vector steps, or wait beyond the workers' work."""
     return [
         row
         for row in evidence.rows
-        if row.process is evidence.main and "vector_step" in row.sample.path
+        if row.process is evidence.main
+        and "vector_step" in row.sample.path
+        and (is_waiting(row) or any("/multiprocessing/" in x.file for x in row.stack.frames))
     ]
 
 
@@ -186,6 +188,6 @@ def transfer(evidence: Evidence) -> Explanation | None:
             f"all environments one after another would take "
             f"{duration(times.inline_ns / times.steps)}",
         ),
-        _in_vector_steps(evidence),
+        _transfers(evidence),
         confidence=0.9 if times.is_by_step else 0.7,
     )
