@@ -155,7 +155,7 @@ def stragglers(evidence: Evidence) -> Explanation | None:
 
 
 def _transfers(evidence: Evidence) -> list[SampleRow]:
-    """Return the main process's rows that send in vector steps, or wait beyond the workers' work."""
+    """Return the main process's rows that send or wait in vector steps."""
     return [
         row
         for row in evidence.rows
