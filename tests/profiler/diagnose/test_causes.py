@@ -150,6 +150,19 @@ def test_causes_of_other_packages_may_have_sets_and_no_evidence(entry_points, tm
 
 
 @pytest.mark.parametrize(
+    ("file", "group", "is_known"),
+    [
+        ("/me/gym_trading/.venv/lib/python3.11/site-packages/numpy/x.py", "environments", False),
+        ("/me/gym_trading/.venv/lib/python3.11/site-packages/mujoco/x.py", "environments", True),
+        ("/home/ray/lib/python3.11/json/decoder.py", "waits", False),
+        ("/home/ray/lib/python3.11/queue.py", "waits", True),
+    ],
+)
+def test_directories_above_a_library_do_not_count(file, group, is_known):
+    assert catalogues.is_in(group, Frame("step", file, 1)) is is_known
+
+
+@pytest.mark.parametrize(
     ("value", "problem"),
     [
         ("nowhere.to.find:causes", "ModuleNotFoundError: No module named 'nowhere'"),

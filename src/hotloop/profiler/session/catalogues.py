@@ -19,7 +19,10 @@ _DIRECTORIES = {"{python}": r"/lib/python3[^/]*/", "{site}": r"/(site|dist)-pack
 
 
 class FramePattern(NamedTuple):
-    """Regular expressions, searched in a function's file and name. Empty ones match anything."""
+    """Regular expressions, searched in a function's file and name. Empty ones match anything.
+
+    Of a library's file, only the path from the directory of installed libraries on counts.
+    """
 
     file: str = ""
     function: str = ""
@@ -27,9 +30,22 @@ class FramePattern(NamedTuple):
     def matches(self, frame: Frame) -> bool:
         """Return whether a frame's file and function match."""
         return bool(
-            _compiled(self.file).search(frame.file)
+            _compiled(self.file).search(_path_in_library(frame.file))
             and _compiled(self.function).search(frame.function)
         )
+
+
+@lru_cache(maxsize=65536)
+def _path_in_library(file: str) -> str:
+    """Return a file's path from the directory of installed libraries, or of Python, on.
+
+    The directories above may have the name of a library: an environment in `gym_trading/.venv`.
+    """
+    for mark in ("/site-packages/", "/dist-packages/", "/lib/python3"):
+        start = file.rfind(mark)
+        if start >= 0:
+            return file[start:]
+    return file
 
 
 @lru_cache(maxsize=4096)
