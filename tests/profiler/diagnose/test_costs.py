@@ -1186,11 +1186,11 @@ def test_waiting_for_a_pool_has_a_gain_from_a_third_on(tmp_path, seconds, is_cla
     assert (program.diagnoses()[0].gain is not None) is is_claimed
 
 
-def many_functions(number):
-    """Return a session with samples in many functions, all called by one line in few functions."""
+def many_functions(number, file="/me/lib.py"):
+    """Return a session with samples in many functions of a file, called by one line in few."""
     top = ("<module> (/me/train.py:90)", "main (/me/train.py:80)")
     rows = [
-        sample(*top, f"step{i % 5} (/me/lib.py:{10 * (i % 5)})", f"f{i} (/me/lib.py:{100 + i})")
+        sample(*top, f"step{i % 5} (/me/steps.py:{10 * (i % 5)})", f"f{i} ({file}:{3 * i + 3})")
         for i in range(number)
     ]
     return session(process(samples=rows, end_s=number))
@@ -1212,10 +1212,16 @@ def num_calls(function, *arguments):
     return count
 
 
-def test_twice_as_many_functions_take_twice_as_long():
-    small, large = (many_functions(number) for number in (300, 600))
-    diagnose(large)  # imports, and fills caches
-    assert num_calls(diagnose, large) < 2.3 * num_calls(diagnose, small)
+@pytest.mark.parametrize("has_source", [False, True])
+def test_twice_as_many_functions_take_twice_as_long(tmp_path, has_source):
+    text = "def f{}(x):\n    for i in g(x): total += np.mean(x)\n    return torch.sum(total)\n"
+    counts = []
+    for number in (100, 200):
+        file = tmp_path / f"lib{number}.py"
+        if has_source:
+            file.write_text("import torch\n" + "".join(map(text.format, range(number))))
+        counts.append(num_calls(diagnose, many_functions(number, file)))
+    assert counts[1] < 2.3 * counts[0]
 
 
 @pytest.mark.parametrize("name", [f"f{number}" for number in range(8)])

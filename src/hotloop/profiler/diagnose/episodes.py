@@ -6,7 +6,7 @@ import ast
 
 from hotloop.profiler.diagnose import source
 from hotloop.profiler.session.catalogues import WORDS
-from hotloop.profiler.session.syntax import called_name, names_in, nodes, source_cache
+from hotloop.profiler.session.syntax import called_name, names_in, nodes_in, source_cache
 
 _YIELDS = (ast.Yield, ast.YieldFrom)
 
@@ -14,8 +14,7 @@ _YIELDS = (ast.Yield, ast.YieldFrom)
 @source_cache(4096)
 def unpacks_step(file: str, block: source.CodeBlock) -> bool:
     """Return whether some lines unpack the result of a step: at least four parts."""
-    assignments = nodes(file, ast.Assign)
-    return any(node.lineno in block and _is_unpacked_step(node) for node in assignments)
+    return any(map(_is_unpacked_step, nodes_in(file, block, ast.Assign)))
 
 
 def _is_unpacked_step(node: ast.Assign) -> bool:

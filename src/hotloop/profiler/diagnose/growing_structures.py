@@ -7,7 +7,7 @@ import ast
 from hotloop.profiler.diagnose import source
 from hotloop.profiler.diagnose.source import CodeBlock
 from hotloop.profiler.session.catalogues import WORDS
-from hotloop.profiler.session.syntax import called_name, nodes, parse_file, source_cache
+from hotloop.profiler.session.syntax import called_name, nodes, nodes_in, parse_file, source_cache
 
 # Number of callers through which a parameter is traced.
 _MAX_CALLERS = 2
@@ -20,8 +20,9 @@ def passes_growing_structure(file: str, block: CodeBlock) -> bool:
     if not growing:
         return False
     return any(
-        node.lineno in block and any(_dotted_name(arg) in growing for arg in node.args)
-        for node in nodes(file, ast.Call)
+        _dotted_name(arg) in growing
+        for node in nodes_in(file, block, ast.Call)
+        for arg in node.args
     )
 
 
@@ -36,8 +37,7 @@ def passes_persistent_structure(file: str, block: CodeBlock) -> bool:
     """
     return any(
         _persists(file, operand, call.lineno, _MAX_CALLERS)
-        for call in nodes(file, ast.Call)
-        if call.lineno in block
+        for call in nodes_in(file, block, ast.Call)
         for operand in _operands(call)
     )
 

@@ -6,7 +6,7 @@ import ast
 
 from hotloop.profiler.diagnose.source import CodeBlock
 from hotloop.profiler.session.catalogues import WORDS
-from hotloop.profiler.session.syntax import called_name, names_in, nodes, source_cache
+from hotloop.profiler.session.syntax import called_name, names_in, nodes_in, source_cache
 
 # Up to this many products take no longer than stacking their operands.
 _FEW = 4
@@ -19,7 +19,7 @@ def multiplies_row_by_row(file: str, loop: CodeBlock) -> bool:
     Only elements on the left and a fixed matrix on the right count. In the other order the elements
     may be layers, or members of a population, each of which has its own matrix.
     """
-    for node in nodes(file, ast.ListComp, ast.GeneratorExp, ast.SetComp):
+    for node in nodes_in(file, loop, ast.ListComp, ast.GeneratorExp, ast.SetComp):
         if CodeBlock.of(node) != loop:
             continue
         if any(_is_short_range(generator.iter) for generator in node.generators):

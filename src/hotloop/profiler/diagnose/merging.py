@@ -26,7 +26,8 @@ def merge_alike(costs: list[Cost]) -> list[Cost]:
             whole = max(parts, key=lambda cost: cost.ns)
             rows = [row for cost in parts for row in cost.rows]
             merged = Cost(whole.cause, whole.function, whole.block, rows, whole.is_spread)
-            costs = [merged, *(cost for cost in costs if cost not in parts)]
+            is_part = set(parts)
+            costs = [merged, *(cost for cost in costs if cost not in is_part)]
     return costs
 
 

@@ -7,14 +7,14 @@ import ast
 from hotloop.profiler.diagnose import source
 from hotloop.profiler.diagnose.source import CodeBlock
 from hotloop.profiler.session.catalogues import WORDS
-from hotloop.profiler.session.syntax import called_name, names_in, nodes, source_cache
+from hotloop.profiler.session.syntax import called_name, names_in, nodes_in, source_cache
 
 
 @source_cache(4096)
 def calls_its_elements(file: str, loop: CodeBlock) -> bool:
     """Return whether a loop calls its elements, `net(x)` or `nets[i](x)`: networks, not states."""
     called = source.names_called(file, loop)
-    for node in nodes(file, ast.For, *source.COMPREHENSIONS):
+    for node in nodes_in(file, loop, ast.For, *source.COMPREHENSIONS):
         if CodeBlock.of(node) != loop:
             continue
         targets = [node] if isinstance(node, ast.For) else node.generators
@@ -58,20 +58,18 @@ def is_recurrent(file: str, loop: CodeBlock, line: int) -> bool:
 def returns_result(file: str, line: int) -> bool:
     """Return whether the result of a statement is part of what its function returns."""
     statement, around = source.statement_at(file, line), source.function_around(file, line)
-    returns = [node for node in nodes(file, ast.Return) if node.lineno in around]
+    returns = nodes_in(file, around, ast.Return)
     if any(node.lineno == statement.first for node in returns):
         return True
     results: set[str] = set()
-    for node in sorted(nodes(file, ast.Assign), key=lambda node: node.lineno):
-        if node.lineno not in around:
-            continue
+    for node in nodes_in(file, around, ast.Assign):
         if node.lineno == statement.first or _dotted_names(node.value) & results:
             results |= {name for target in node.targets for name in _dotted_names(target)}
     return any(_dotted_names(node) & results for node in returns)
 
 
 def _loop_at(file: str, loop: CodeBlock) -> ast.For | ast.While | None:
-    loops = nodes(file, ast.For, ast.While)
+    loops = nodes_in(file, loop, ast.For, ast.While)
     return next((node for node in loops if CodeBlock.of(node) == loop), None)
 
 

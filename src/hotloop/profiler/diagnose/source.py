@@ -10,6 +10,7 @@ from hotloop.profiler.session.syntax import (
     CodeBlock,
     called_name,
     nodes,
+    nodes_in,
     parse_file,
     source_cache,
     source_lines,
@@ -51,21 +52,19 @@ def statement_at(file: str, line: int) -> CodeBlock:
 def names_called(file: str, block: CodeBlock) -> frozenset[str]:
     """Return the names called in some lines: last parts, and full dotted names."""
     names: set[str] = set()
-    for node in nodes(file, ast.Call):
-        if node.lineno in block:
-            function = node.func
-            if isinstance(function, ast.Attribute):
-                names.update((function.attr, ast.unparse(function)))
-            elif isinstance(function, ast.Name):
-                names.add(function.id)
+    for node in nodes_in(file, block, ast.Call):
+        function = node.func
+        if isinstance(function, ast.Attribute):
+            names.update((function.attr, ast.unparse(function)))
+        elif isinstance(function, ast.Name):
+            names.add(function.id)
     return frozenset(names)
 
 
 @source_cache(4096)
 def is_plain_arithmetic(file: str, block: CodeBlock) -> bool:
     """Return whether some lines assign a plain calculation, with only simple calls."""
-    assignments = nodes(file, ast.Assign, ast.AugAssign, ast.AnnAssign)
-    assigns = any(node.lineno in block for node in assignments)
+    assigns = bool(nodes_in(file, block, ast.Assign, ast.AugAssign, ast.AnnAssign))
     return assigns and names_called(file, block) <= WORDS["arithmetic"]
 
 
@@ -74,8 +73,8 @@ def multiplies_matrices(file: str, block: CodeBlock) -> bool:
     """Return whether some lines contain `@` or a call of a matrix product."""
     if names_called(file, block) & WORDS["products"]:
         return True
-    operations = nodes(file, ast.BinOp, ast.AugAssign)
-    return any(isinstance(node.op, ast.MatMult) and node.lineno in block for node in operations)
+    operations = nodes_in(file, block, ast.BinOp, ast.AugAssign)
+    return any(isinstance(node.op, ast.MatMult) for node in operations)
 
 
 @source_cache(256)
@@ -116,10 +115,17 @@ def functions(file: str) -> tuple[tuple[CodeBlock, str], ...]:
     return tuple(sorted(found, key=lambda item: len(item[0].lines)))
 
 
-@source_cache(4096)
 def function_around(file: str, line: int) -> CodeBlock:
     """Return the innermost function around a line, or the whole file if there is none."""
-    return next((block for block, _ in functions(file) if line in block), CodeBlock(1, 2**31))
+    return _function_by_line(file).get(line, CodeBlock(1, 2**31))
+
+
+@source_cache(256)
+def _function_by_line(file: str) -> dict[int, CodeBlock]:
+    blocks: dict[int, CodeBlock] = {}
+    for block, _ in reversed(functions(file)):  # inner functions replace outer ones
+        blocks.update(dict.fromkeys(block.lines, block))
+    return blocks
 
 
 def source_line(file: str, line: int) -> str:
@@ -213,12 +219,21 @@ def handles_tensors(file: str, line: int) -> bool:
     tree = parse_file(file)
     if tree is None or not imports(file, "torch"):
         return False
-    functions = [
-        node
-        for node in nodes(file, ast.FunctionDef, ast.AsyncFunctionDef)
-        if line in CodeBlock.of(node)
-    ]
-    around = min(functions, key=lambda node: len(CodeBlock.of(node).lines), default=tree)
+    return _uses_tensors(file, _definition_by_line(file).get(line, tree))
+
+
+@source_cache(256)
+def _definition_by_line(file: str) -> dict[int, ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Return the innermost function around each line, without lambdas."""
+    definitions = nodes(file, ast.FunctionDef, ast.AsyncFunctionDef)
+    by_line: dict[int, ast.FunctionDef | ast.AsyncFunctionDef] = {}
+    for node in sorted(definitions, key=lambda node: -len(CodeBlock.of(node).lines)):
+        by_line.update(dict.fromkeys(CodeBlock.of(node).lines, node))
+    return by_line
+
+
+@source_cache(4096)
+def _uses_tensors(file: str, around: ast.AST) -> bool:
     for node in ast.walk(around):
         if isinstance(node, ast.Name) and node.id in ("torch", "th", "F"):
             return True
@@ -248,7 +263,7 @@ def builds_no_lists(file: str, block: CodeBlock) -> bool:
 @source_cache(4096)
 def awaits(file: str, block: CodeBlock) -> bool:
     """Return whether some lines contain an `await`."""
-    return any(node.lineno in block for node in nodes(file, ast.Await))
+    return bool(nodes_in(file, block, ast.Await))
 
 
 def is_comprehension(file: str, loop: CodeBlock) -> bool:
@@ -271,18 +286,29 @@ _Comprehension = ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp
 
 @source_cache(4096)
 def _comprehensions(file: str, loop: CodeBlock) -> tuple[_Comprehension, ...]:
-    return tuple(node for node in nodes(file, *COMPREHENSIONS) if CodeBlock.of(node) == loop)
+    return tuple(
+        node for node in nodes_in(file, loop, *COMPREHENSIONS) if CodeBlock.of(node) == loop
+    )
 
 
 @source_cache(4096)
 def enters_context(file: str, line: int) -> bool:
     """Return whether a `with` statement starts at a line."""
-    return any(node.lineno == line for node in nodes(file, ast.With))
+    return bool(nodes_in(file, CodeBlock(line, line), ast.With))
 
 
 def loops_around(file: str, line: int) -> tuple[CodeBlock, ...]:
     """Return all loops around a line, innermost first."""
-    return tuple(loop for loop in _loops(file) if line in loop)
+    return tuple(_loops_by_line(file).get(line, ()))
+
+
+@source_cache(256)
+def _loops_by_line(file: str) -> dict[int, list[CodeBlock]]:
+    by_line: dict[int, list[CodeBlock]] = {}
+    for loop in _loops(file):
+        for line in loop.lines:
+            by_line.setdefault(line, []).append(loop)
+    return by_line
 
 
 def loop_around(file: str, line: int) -> CodeBlock | None:
@@ -299,11 +325,17 @@ def loop_in_function(file: str, line: int) -> CodeBlock | None:
 
 def function_at(file: str, first_line: int) -> ast.FunctionDef | None:
     """Return the function that starts at a line, its `def` line or its first decorator."""
+    return _functions_by_first_line(file).get(first_line)
+
+
+@source_cache(256)
+def _functions_by_first_line(file: str) -> dict[int, ast.FunctionDef]:
+    functions: dict[int, ast.FunctionDef] = {}
     for node in nodes(file, ast.FunctionDef):
         first = min([node.lineno, *(x.lineno for x in node.decorator_list)])
-        if first_line in (first, node.lineno):
-            return node
-    return None
+        functions.setdefault(first, node)
+        functions.setdefault(node.lineno, node)
+    return functions
 
 
 def is_argmax(function: ast.FunctionDef) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -91,6 +92,18 @@ def nodes(file: str, *kinds: type[Node]) -> tuple[Node, ...]:
 @source_cache(4096)
 def _nodes(file: str, kinds: tuple[type[Any], ...]) -> tuple[Any, ...]:
     return tuple(node for node in _all_nodes(file) if isinstance(node, kinds))
+
+
+def nodes_in(file: str, block: CodeBlock, *kinds: type[Node]) -> list[Node]:
+    """Return the nodes of some kinds that start in some lines of a file, by line."""
+    lines, found = _sorted_nodes(file, kinds)
+    return found[bisect_left(lines, block.first) : bisect_right(lines, block.last)]
+
+
+@source_cache(4096)
+def _sorted_nodes(file: str, kinds: tuple[type[Any], ...]) -> tuple[list[int], list[Any]]:
+    found = sorted(nodes(file, *kinds), key=lambda node: node.lineno)
+    return [node.lineno for node in found], found
 
 
 @source_cache(256)
