@@ -16,6 +16,7 @@ import pytest
 
 from hotloop.cli import main
 from hotloop.errors import ProfileError
+from hotloop.profiler.diagnose import diagnose
 from hotloop.profiler.render import flame
 from hotloop.profiler.session import Frame, ProfiledProcess, Session
 from hotloop.profiler.session.reading import read
@@ -438,3 +439,17 @@ def test_a_truncated_recording_works_or_raises_a_profile_error(tmp_path, name):
         (tmp_path / "part").write_bytes(content[: len(content) * part // 12])
         with contextlib.suppress(ProfileError):
             assert read(tmp_path / "part").main.samples
+
+
+def test_a_main_thread_that_waits_is_left_out_by_py_spy(tmp_path):
+    """Its thread's work is the program's, although no sample shows that the main thread waits."""
+    recording = tmp_path / "stacks.txt"
+    dumps = "dumps (/usr/lib/python3.11/json/__init__.py:9)"
+    recording.write_text(
+        "thread (0x7F01): MainThread;<module> (/me/train.py:90);main (/me/train.py:80) 20\n"
+        f"thread (0x7F02): trainer;train (/me/data.py:5);{dumps} 600\n"
+        "thread (0x7F02): trainer;train (/me/data.py:6) 380\n"
+    )
+    first, *_ = diagnose(read(recording))
+    assert (first.rule, first.places[0].line) == ("text-and-bytes", 5)
+    assert first.gain == pytest.approx(1 / (1 - 0.6), rel=0.1)

@@ -138,6 +138,14 @@ class Evidence:
         return sum(row.sample.elapsed_ns for row in rows) - waited
 
     @cached_property
+    def _unsampled_ns(self) -> int:
+        """Time for which another profiler left out the main thread, since it waited."""
+        if not self.session.metadata.get("recorded_by"):
+            return 0
+        sampled_ns = sum(row.sample.elapsed_ns for row in self.rows_of(self.main))
+        return max(0, self.duration_ns - sampled_ns)
+
+    @cached_property
     def _lanes(self) -> list[list[ProfiledProcess]]:
         """Processes that the main process waits for. Those that never overlap share a list.
 
@@ -145,7 +153,8 @@ class Evidence:
         adds up, unlike that of workers side by side.
         """
         main = self.main
-        if self.waited_ns(main) < LIMITS.wait_share * self.duration_ns:
+        waited_ns = self.waited_ns(main) + self._unsampled_ns
+        if waited_ns < LIMITS.wait_share * self.duration_ns:
             return []
         lanes: list[list[ProfiledProcess]] = []
         for process in sorted(self.session.processes, key=lambda process: process.start_ns):
@@ -201,7 +210,7 @@ class Evidence:
         """
         rows = [row for row in self.rows_of(self.main) if not is_waiting(row)]
         waiting = [row for row in self.rows_of(self.main) if is_waiting(row)]
-        waited = sum(row.sample.elapsed_ns for row in waiting)
+        waited = sum(row.sample.elapsed_ns for row in waiting) + self._unsampled_ns
         workers = [(process, process.pid) for process in self.working_processes]
         busy = list(map(self._lane_busy_ns, self._lanes))
         if waited >= LIMITS.wait_share * self.duration_ns:
