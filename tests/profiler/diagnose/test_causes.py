@@ -143,7 +143,8 @@ def test_causes_of_other_packages_may_have_sets_and_no_evidence(entry_points, tm
     file = tmp_path / "a.py"
     file.write_text("def main():\n    x = slow()\n    y = 3\nmain()\n")
     lines = (f"main ({file}:{line})" for line in (2, 3))
-    main = process(samples=[sample(f"<module> ({file}:4)", x, elapsed_s=5) for x in lines])
+    top = f"<module> ({file}:4)"
+    main = process(samples=[sample(top, x, elapsed_s=5, on_core_s=5) for x in lines])
     text = diagnosis_lines(session(main))
     assert "It is slow. Wait." in text
     assert any(line.startswith("1. slow() is called: up to 2.0") for line in text)

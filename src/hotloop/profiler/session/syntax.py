@@ -13,7 +13,8 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 from hotloop.base.files import read_regular
 
 Node = TypeVar("Node", bound=ast.AST)
-_Params, _Result = ParamSpec("_Params"), TypeVar("_Result")
+_Params = ParamSpec("_Params")
+_Result = TypeVar("_Result")
 
 _caches: list[Any] = []
 # Time of change and size of each file when it was first read, None if it was missing.
@@ -31,7 +32,7 @@ def source_cache(
     """
 
     def decorate(function: Callable[_Params, _Result]) -> Callable[_Params, _Result]:
-        cached = lru_cache(maxsize=maxsize)(function)
+        cached: Any = lru_cache(maxsize=maxsize)(function)
         _caches.append(cached)
         return cached
 
