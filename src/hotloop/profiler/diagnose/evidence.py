@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hotloop.profiler.diagnose import source
-from hotloop.profiler.diagnose.corrections import with_polls, without_work_in_waits
 from hotloop.profiler.diagnose.limits import LIMITS
-from hotloop.profiler.session import Frame, ProfiledProcess, Sample, Session, Stack, is_library
+from hotloop.profiler.diagnose.sample_rows import SampleRow, with_polls, without_work_in_waits
+from hotloop.profiler.session import Frame, ProfiledProcess, Session, Stack, is_library
 from hotloop.profiler.session.catalogues import is_in
 from hotloop.profiler.session.gpu import gpu_use
 from hotloop.profiler.session.gpu_host import Host
@@ -30,31 +30,6 @@ INLINE_FUNCTIONS = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>", "<lamb
 _INTERNAL_WAITS = {"pipe", "events", "lock", "something", "child", None}
 # Names on the user's line of calls that wait for another thread or process.
 _WAITING_CALLS = {"acquire", "get", "put", "wait", "join", "result", "recv", "poll", "map"}
-
-
-class SampleRow(NamedTuple):
-    """Samples of a thread at one place.
-
-    Attributes:
-        weight: nanoseconds of the program's duration per nanosecond of the samples.
-    """
-
-    process: ProfiledProcess
-    sample: Sample
-    stack: Stack
-    stage: str
-    leaf: CodeLine
-    weight: float
-
-    @property
-    def ns(self) -> float:
-        """Its part of the program's duration."""
-        return self.weight * self.sample.elapsed_ns
-
-    @property
-    def key(self) -> tuple[int, int, tuple[str, ...], int]:
-        """Process, thread, open spans and stack, which identify a row."""
-        return self.process.pid, self.sample.thread, self.sample.path, self.sample.stack
 
 
 class Evidence:
@@ -124,7 +99,9 @@ class Evidence:
             }
             if process is self.main:
                 main_rows = self._rows[process.pid].get(process.pid, [])
-                self._rows[process.pid][process.pid] = with_polls(main_rows, self)
+                self._rows[process.pid][process.pid] = with_polls(
+                    main_rows, self.session, restarts_processes=self.restarts_processes
+                )
         return self._rows[process.pid].get(process.pid if thread is None else thread, [])
 
     def waited_ns(self, process: ProfiledProcess) -> int:

@@ -1,13 +1,37 @@
-"""Corrections of samples: work that was sampled in waits, and sleeps and waits for others' work."""
+"""Samples at one place of a thread, and corrections of what they show of waits and work."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from hotloop.profiler.diagnose.limits import LIMITS
+from hotloop.profiler.session import ProfiledProcess, Sample, Session, Stack
+from hotloop.profiler.session.stages import CodeLine
 
-if TYPE_CHECKING:
-    from hotloop.profiler.diagnose.evidence import Evidence, SampleRow
+
+class SampleRow(NamedTuple):
+    """Samples of a thread at one place.
+
+    Attributes:
+        weight: nanoseconds of the program's duration per nanosecond of the samples.
+    """
+
+    process: ProfiledProcess
+    sample: Sample
+    stack: Stack
+    stage: str
+    leaf: CodeLine
+    weight: float
+
+    @property
+    def ns(self) -> float:
+        """Its part of the program's duration."""
+        return self.weight * self.sample.elapsed_ns
+
+    @property
+    def key(self) -> tuple[int, int, tuple[str, ...], int]:
+        """Process, thread, open spans and stack, which identify a row."""
+        return self.process.pid, self.sample.thread, self.sample.path, self.sample.stack
 
 
 def without_work_in_waits(rows: list[SampleRow]) -> list[SampleRow]:
@@ -42,15 +66,17 @@ def _runnable_ns(row: SampleRow) -> int:
     return row.sample.on_core_ns + row.sample.queued_ns
 
 
-def with_polls(rows: list[SampleRow], evidence: Evidence) -> list[SampleRow]:
+def with_polls(
+    rows: list[SampleRow], session: Session, *, restarts_processes: bool
+) -> list[SampleRow]:
     """Return the main thread's rows, with its sleeps as waits if it only polls for others.
 
     A program may start its work in a thread or in processes, and sleep until they end, or wait for
     other programs of Python that it starts. A main thread that steps, acts or learns itself sleeps
     for another reason, such as a robot's pace. Programs that it starts repeatedly are a cost.
     """
-    main = evidence.main
-    polls = ["sleep"] if evidence.restarts_processes else ["sleep", "child"]
+    main = session.main
+    polls = ["sleep"] if restarts_processes else ["sleep", "child"]
     in_loop = [row for row in rows if row.stage != "import"]
     polling_ns = sum(row.sample.waits.get(name, 0) for row in in_loop for name in polls)
     whole_ns = sum(row.sample.elapsed_ns for row in in_loop)
@@ -59,7 +85,7 @@ def with_polls(rows: list[SampleRow], evidence: Evidence) -> list[SampleRow]:
         return rows
     work_ns = sum(
         sample.on_core_ns + sample.queued_ns
-        for process in evidence.session.processes
+        for process in session.processes
         for sample in process.samples
         if (process.pid, sample.thread) != (main.pid, main.pid)
     )
