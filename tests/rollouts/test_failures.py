@@ -24,6 +24,24 @@ def test_similar_failures_warn_once_and_are_counted():
     assert "line 7" in str(raised.value.__cause__)
 
 
+def test_an_error_in_the_same_step_of_many_processes_ends_the_run():
+    failures = Failures(1_000)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(50):  # kills and hangs have no traceback
+            failures.count_worker(0, 7, "its process ended with SIGKILL")
+        for row in range(50):
+            failures.count_worker(0, row, "it raised", "line 7")
+        for _ in range(9):
+            failures.count_worker(1, 3, "it raised", "line 7")
+        with pytest.raises(
+            EnvironmentFailure, match=r"10 processes of worker 1 .* same step"
+        ) as raised:
+            failures.count_worker(1, 3, "it raised", "line 7")
+    assert "line 7" in str(raised.value.__cause__)
+    assert failures.restarts == {0: 100, 1: 10}
+
+
 @pytest.mark.parametrize("name", ["observation", "action"])
 def test_workers_must_have_equal_spaces(name):
     first = SimpleNamespace(obs_spec={"shape": [2]}, action_spec={"n": 3})

@@ -9,6 +9,9 @@ from typing import Any
 from hotloop import errors
 from hotloop.errors import EnvironmentFailure, HotloopError, SpaceError, UnknownNameError
 
+# Processes of a worker that may fail in the same row, one after another.
+_MAX_REPEATS = 10
+
 
 class WorkerTraceback(Exception):
     """The traceback of an error in a worker, as the cause of the learner's error."""
@@ -60,11 +63,31 @@ class Failures:
         self.num_failures = 0
         self.last_failure = ""
         self._warned_kinds: set[str] = set()
+        # By worker: the row at which its last process began, and the number of errors there.
+        self._repeats: dict[int, tuple[int, int]] = {}
 
     def count_env(self, worker: int, message: str, traceback: str = "") -> None:
         """Count the failure of an environment, which its worker has replaced; see `count`."""
         self.env_failures[worker] += 1
         self.count(f"worker {worker}", message, traceback)
+
+    def count_worker(self, worker: int, row: int, message: str, traceback: str = "") -> None:
+        """Count a lost worker, whose next process begins with `row`; see `count`.
+
+        Raises:
+            EnvironmentFailure: There were too many failures, or an error repeats in the same row.
+        """
+        self.restarts[worker] += 1
+        self.count(f"worker {worker}", message, traceback)
+        # Without a traceback, the process was killed or hung, which the row did not cause.
+        last_row, count = self._repeats.get(worker, (row, 0))
+        count = (count if row == last_row else 0) + bool(traceback)
+        self._repeats[worker] = row, count
+        if count == _MAX_REPEATS:
+            raise EnvironmentFailure(
+                f"{_MAX_REPEATS} processes of worker {worker} failed in the same step, the last "
+                f"with {message}"
+            ) from traceback_cause(traceback)
 
     def count(self, name: str, message: str, traceback: str = "") -> None:
         """Count the failure of a worker or of its environments, and warn of the first failure of a

@@ -364,8 +364,7 @@ class FleetRollout:
             EnvironmentFailure: There were too many failures.
         """
         self.cut(worker, row, num_rows, first_episode)
-        self.transport.failures.restarts[worker] += 1
-        self.transport.failures.count(f"worker {worker}", reason, traceback)
+        self.transport.failures.count_worker(worker, row, reason, traceback)
         return self.start_of(worker, row)
 
     def cut(self, worker: int, row: int, num_rows: int, first_episode: int) -> None:
