@@ -180,6 +180,39 @@ def test_faults_still_reach_a_thread_and_masks_end_with_the_body():
     assert not inside & {signal.SIGSEGV, signal.SIGFPE}
 
 
+def test_a_signal_at_the_start_of_a_block_leaves_no_signal_blocked(monkeypatch):
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, set())
+    change_mask = signal.pthread_sigmask
+
+    def interrupted(how, numbers):
+        result = change_mask(how, numbers)
+        if how == signal.SIG_BLOCK and numbers:  # as if Ctrl-C had arrived during the call
+            raise KeyboardInterrupt
+        return result
+
+    with monkeypatch.context() as context:
+        context.setattr(signal, "pthread_sigmask", interrupted)
+        with pytest.raises(KeyboardInterrupt), blocked_signals():
+            pass
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, set()) == before
+
+
+def test_a_signal_while_handlers_are_installed_leaves_the_old_ones(monkeypatch):
+    before = {number: signal.getsignal(number) for number in ENDING}
+    install = signal.signal
+
+    def interrupted(number, handler):
+        install(number, handler)
+        if number == signal.SIGTERM:
+            monkeypatch.undo()
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(signal, "signal", interrupted)
+    with pytest.raises(KeyboardInterrupt), interrupt_once():
+        pass
+    assert {number: signal.getsignal(number) for number in ENDING} == before
+
+
 def test_only_these_functions_start_threads():
     """Every thread of the package is started where signals are blocked."""
     package = Path(hotloop.__file__).parent

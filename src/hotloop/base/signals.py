@@ -120,9 +120,9 @@ def _install_handler(
             restore()
             signal.raise_signal(number)
 
-    for number in numbers:
-        signal.signal(number, handle)
     try:
+        for number in numbers:
+            signal.signal(number, handle)
         yield restore
     finally:
         restore()
@@ -245,8 +245,10 @@ def blocked_signals() -> Iterator[None]:
     blocks a signal, to wait for it or to delay it, a thread that it did not start would otherwise
     receive it. Do not start processes in such a thread: they inherit the blocked signals.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKABLE)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
+        # This call may raise the exception of a signal that has just arrived, after it has blocked.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKABLE)
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
