@@ -2,6 +2,7 @@
 
 import os
 import random
+import signal
 import subprocess
 import sys
 import zlib
@@ -66,6 +67,40 @@ def test_a_program_survives_damage_to_its_recording(tmp_path, recorder, kind, re
     recordings, problems = timing.read_directory(tmp_path)
     assert len(recordings) == 0
     assert len(problems) == 1
+
+
+_BUS_ERROR = """
+import faulthandler, mmap, os, resource, sys, threading
+from hotloop import timing
+
+def record():
+    with timing.span("a"):
+        pass
+
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+resource.setrlimit(resource.RLIMIT_CPU, (5, 5))
+path = timing.start(sys.argv[1])
+record()
+faulthandler.enable()  # its handler passes bus errors on to the recorder's
+thread = threading.Thread(target=record)
+thread.start()
+thread.join()
+os.truncate(path, 0)
+record()
+print("survived", flush=True)
+with open(path, "r+b") as file:
+    file.truncate(8192)
+    other = mmap.mmap(file.fileno(), 8192)
+    file.truncate(0)
+    other[0]
+"""
+
+
+def test_a_bus_error_of_the_program_ends_it(tmp_path):
+    command = [sys.executable, "-c", _BUS_ERROR, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (-signal.SIGBUS, "survived\n")
+    assert done.stderr.count("Fatal Python error: Bus error") == 1
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ import warnings
 import pytest
 
 from hotloop import timing
-from hotloop.timing import _control
+from hotloop.timing import _control, _span, _writer
 from hotloop.timing import _format as f
 from hotloop.timing._writer import Recorder
 
@@ -268,6 +268,40 @@ def test_a_multiprocessing_worker_closes_its_file(run, tmp_path):
     assert sorted(r.complete for r in recordings) == [True, True]
 
 
+_SIGNAL = """
+import faulthandler, signal, sys
+from hotloop import timing
+from hotloop.timing import _writer
+
+faulthandler.dump_traceback_later(20, exit=True)
+reserve = _writer._reserve
+
+def reserve_with_signal(*args):
+    signal.raise_signal(signal.SIGUSR1)
+    reserve(*args)
+
+def handle(*_):
+    with timing.span("handler"):
+        pass
+
+_writer._reserve = reserve_with_signal
+signal.signal(signal.SIGUSR1, handle)
+timing.start(sys.argv[1])
+with timing.span("main"):
+    pass
+assert {total.path for total in timing.totals()} == {("main",), ("handler",)}
+timing.stop()
+"""
+
+
+def test_a_signal_handler_may_open_a_span_during_the_first_one(run, tmp_path):
+    done = run(_SIGNAL, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    recordings, problems = timing.read_directory(tmp_path)
+    assert not problems
+    assert [recording.tree().find("main").count for recording in recordings] == [1]
+
+
 def test_an_exit_without_stop_is_clean(run, tmp_path):
     result = run(WRITER + "with span('a'): sys.exit(3)", tmp_path)
     assert result.returncode == 3
@@ -481,6 +515,82 @@ def test_a_recording_that_is_closed_during_a_write_has_no_checksum(tmp_path):
     assert [path for path, _ in recording.tree().walk()] == [("step",)]
 
 
+@pytest.mark.parametrize("continues", [False, True])
+def test_ctrl_c_at_the_first_span_leaves_a_readable_file(span, tmp_path, monkeypatch, continues):
+    class Interrupted(_writer.Segment):
+        def __init__(self, *args):
+            super().__init__(*args)
+            raise KeyboardInterrupt
+
+    path = timing.start(tmp_path)
+    with monkeypatch.context() as context:
+        context.setattr(_writer, "Segment", Interrupted)
+        with pytest.raises(KeyboardInterrupt), span("interrupted"):
+            pass
+    if continues:
+        with span("later"):
+            pass
+    assert timing.stop() == path
+    nodes = [path for path, _ in timing.read(path).tree().walk()]
+    assert nodes == [("later",)] * continues
+
+
+def test_ctrl_c_in_start_takes_effect_at_its_end(span, tmp_path, monkeypatch):
+    reserve = _writer._reserve
+
+    def reserve_with_signal(*args):
+        signal.raise_signal(signal.SIGINT)
+        reserve(*args)
+
+    with monkeypatch.context() as context:
+        context.setattr(_writer, "_reserve", reserve_with_signal)
+        with pytest.raises(KeyboardInterrupt):
+            timing.start(tmp_path)
+    with span("a"):
+        pass
+    path = timing.stop()
+    assert path is not None
+    assert timing.read(path).tree().find("a").count == 1
+
+
+def test_an_exception_in_start_leaves_no_file(span, tmp_path, monkeypatch):
+    reserve = _writer._reserve
+
+    def interrupted(*args):
+        reserve(*args)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as context:
+        context.setattr(_writer, "_reserve", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            timing.start(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_node_that_ctrl_c_cut_short_is_added_again(tmp_path):
+    recorder, segment = open_recorder(tmp_path)
+
+    class Kinds(list):
+        def append(self, item):
+            raise KeyboardInterrupt
+
+    kinds = segment.kinds
+    segment.kinds = Kinds(kinds)
+    with pytest.raises(KeyboardInterrupt):
+        segment.add_node(0, "first", "work")
+    segment.kinds = kinds
+    assert segment.path(segment.add_node(0, "second", "work")) == ("second",)
+    recording = timing.read(recorder.close())
+    assert [path for path, _ in recording.tree().walk()] == [("second",)]
+
+
+def test_a_thread_may_end_while_another_one_closes_the_recording(tmp_path):
+    recorder, segment = open_recorder(tmp_path)
+    segment.state = None  # `close` has discarded it, after `release` checked for the end
+    segment.release()
+    assert timing.read(recorder.close()).complete
+
+
 def test_a_thread_that_attaches_during_a_switch_keeps_its_segment(span, tmp_path, monkeypatch):
     has_attached, may_end = threading.Event(), threading.Event()
 
@@ -505,6 +615,28 @@ def test_a_thread_that_attaches_during_a_switch_keeps_its_segment(span, tmp_path
     may_end.set()
     thread.join()
     assert thread.native_id in threads
+
+
+def test_a_recording_may_start_while_a_thread_attaches(span, tmp_path, recorder_name):
+    hooks = () if recorder_name == "python" else (_span.decorate, _span.check_span)
+    directories = [tmp_path]
+
+    def attach():
+        state = _control._attach()
+        if directories:  # as if another thread did this
+            timing.start(directories.pop())
+        return state
+
+    _control.backend.reset()
+    _control.backend.install(attach, *hooks)
+    try:
+        with span("a"):
+            pass
+    finally:
+        _control.backend.install(_control._attach, *hooks)
+    with span("b", kind="wait"):
+        pass
+    assert {total.path for total in timing.totals()} == {("a",), ("b",)}
 
 
 def test_both_recorders_start_and_stop_while_threads_record(span, tmp_path):

@@ -149,6 +149,10 @@ def test_timing_report_has_the_layout_of_sample_factory(span, monkeypatch):
         "  losses: 4.0000\n"
         "    forward: 4.0000"
     )
+    with measured.add_time("open"):
+        with measured.add_time("inner"):
+            clock[0] += 1.0
+        assert str(measured).endswith("\nopen: 0.0000\n  inner: 1.0000")
     assert measured.epoch == measured["epoch"] == pytest.approx(2)
     with pytest.raises(AttributeError, match="no block 'epohc' was timed: there are misc"):
         _ = measured.epohc

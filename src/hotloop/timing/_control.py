@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from hotloop.base.signals import blocked_signals
+from hotloop.base.signals import blocked_signals, delayed_interrupt
 from hotloop.timing import _span
 from hotloop.timing._writer import Recorder, Segment, in_multiprocessing_child
 
@@ -62,6 +62,7 @@ def _attach() -> Any:
             return state
         # Another thread has started or stopped a recording in the meantime: attach to the new
         # recorder.
+        segment.state = None  # breaks a reference cycle
 
 
 def _switch_recorder(recorder: Recorder, *, in_child: bool = False) -> Path | None:
@@ -96,8 +97,9 @@ def start(directory: str | os.PathLike[str], component: str = "main") -> Path | 
         The file, or None if it could not be created.
     """
     recorder = Recorder(Path(directory).absolute(), component, backend.FLAGS)
-    recorder.open()
-    _switch_recorder(recorder)
+    with delayed_interrupt():  # Ctrl-C in between would leave a file that nothing closes
+        recorder.open()
+        _switch_recorder(recorder)
     return recorder.path
 
 
@@ -107,7 +109,9 @@ def stop() -> Path | None:
     Returns:
         The closed file, or None if there is none.
     """
-    return _switch_recorder(Recorder(None, _recorder.component, backend.FLAGS))
+    recorder = Recorder(None, _recorder.component, backend.FLAGS)
+    with delayed_interrupt():
+        return _switch_recorder(recorder)
 
 
 def recorder() -> Recorder:

@@ -286,17 +286,25 @@ def exchange(state: RecorderState | None) -> RecorderState | None:
     return previous
 
 
+def _attach_thread() -> list[Any]:
+    """Attach the calling thread to the recorder, and return the `innermost` of its new state."""
+    while True:
+        local = _local
+        state = _attach()
+        if local is _local:  # else another thread has started or stopped a recording
+            local.state, local.innermost = state, state.innermost
+            return state.innermost
+
+
 def span(name: str, kind: str | None = None) -> Any:
     """Return a span: see `hotloop.timing.span`."""
     if kind is None:  # a comparison with "work" would take 45 ns
         try:
             return _local.innermost[0][name]
         except AttributeError:
-            exchange(_attach())
-            return _local.innermost[0][name]
+            return _attach_thread()[0][name]
     check_span(name, kind)
     if kind == _WORK:
         return span(name)
-    if not hasattr(_local, "innermost"):
-        exchange(_attach())
-    return _local.innermost[0][f"{name}\0{kind}"]
+    innermost = getattr(_local, "innermost", None) or _attach_thread()
+    return innermost[0][f"{name}\0{kind}"]

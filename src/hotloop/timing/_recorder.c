@@ -644,11 +644,17 @@ static struct {
     uintptr_t start; /* 0: unused */
     size_t size;
 } guards[MAX_GUARDS];
-static struct sigaction previous_action;
+/* The handlers below ours. A program may install another handler over ours, such as that of
+ * `faulthandler`, which passes the signal on to ours. So the handler that we install over it differs
+ * from the first: otherwise the two would call each other forever. */
+#define MAX_HANDLERS 2
+static struct sigaction previous_actions[MAX_HANDLERS];
+static int num_handlers;
 
 /* Replace the map of a truncated file by memory, in which the thread continues. The recording is
  * then incomplete, but its program survives. Other faults go to the previous handler. */
-static void on_bus_error(int number, siginfo_t *info, void *context) {
+static void handle_bus_error(const struct sigaction *previous, int number, siginfo_t *info,
+                             void *context) {
     uintptr_t address = (uintptr_t)info->si_addr;
     for (int i = 0; i < MAX_GUARDS; i++) {
         uintptr_t start = __atomic_load_n(&guards[i].start, __ATOMIC_ACQUIRE);
@@ -659,14 +665,38 @@ static void on_bus_error(int number, siginfo_t *info, void *context) {
         errno = saved_errno;
         if (memory != MAP_FAILED) return;
     }
-    if (previous_action.sa_flags & SA_SIGINFO) {
-        previous_action.sa_sigaction(number, info, context);
-    } else if (previous_action.sa_handler == SIG_DFL || previous_action.sa_handler == SIG_IGN) {
-        sigaction(number, &previous_action, NULL);
+    if (previous->sa_flags & SA_SIGINFO) {
+        previous->sa_sigaction(number, info, context);
+    } else if (previous->sa_handler == SIG_DFL || previous->sa_handler == SIG_IGN) {
+        sigaction(number, previous, NULL);
         raise(number); /* is delivered when this handler returns */
     } else {
-        previous_action.sa_handler(number);
+        previous->sa_handler(number);
     }
+}
+
+static void first_handler(int number, siginfo_t *info, void *context) {
+    handle_bus_error(&previous_actions[0], number, info, context);
+}
+
+static void second_handler(int number, siginfo_t *info, void *context) {
+    handle_bus_error(&previous_actions[1], number, info, context);
+}
+
+/* Install a handler, unless the current one is ours or all of ours are in use. */
+static int install_handler(void) {
+    static void (*const handlers[MAX_HANDLERS])(int, siginfo_t *, void *) = {first_handler,
+                                                                            second_handler};
+    struct sigaction action = {0}, current;
+    if (sigaction(SIGBUS, NULL, &current) < 0) return -1;
+    for (int i = 0; i < num_handlers; i++)
+        if (current.sa_flags & SA_SIGINFO && current.sa_sigaction == handlers[i]) return 0;
+    if (num_handlers == MAX_HANDLERS) return 0;
+    action.sa_sigaction = handlers[num_handlers];
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
+    sigemptyset(&action.sa_mask);
+    previous_actions[num_handlers++] = current;
+    return sigaction(SIGBUS, &action, NULL);
 }
 
 static PyObject *guard(PyObject *Py_UNUSED(module), PyObject *buffer) {
@@ -675,15 +705,7 @@ static PyObject *guard(PyObject *Py_UNUSED(module), PyObject *buffer) {
     uintptr_t start = (uintptr_t)view.buf;
     size_t size = (size_t)view.len;
     PyBuffer_Release(&view);
-    struct sigaction action = {0}, current;
-    action.sa_sigaction = on_bus_error;
-    action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
-    sigemptyset(&action.sa_mask);
-    if (sigaction(SIGBUS, NULL, &current) < 0) return PyErr_SetFromErrno(PyExc_OSError);
-    if (!(current.sa_flags & SA_SIGINFO && current.sa_sigaction == on_bus_error)) {
-        previous_action = current;
-        if (sigaction(SIGBUS, &action, NULL) < 0) return PyErr_SetFromErrno(PyExc_OSError);
-    }
+    if (install_handler() < 0) return PyErr_SetFromErrno(PyExc_OSError);
     for (int i = 0; i < MAX_GUARDS; i++) {
         if (guards[i].start != 0) continue;
         guards[i].size = size;

@@ -175,7 +175,9 @@ class Segment:
             if not may_write:
                 return
             self.thread = None
-            self.state.rewind()
+            state = self.state  # None if another thread closes the recording at this moment
+            if state is not None:
+                state.rewind()
             self._lived_ns += time.monotonic_ns() - self._attached_ns
             self.words[fmt.S_LIVED] = self._lived_ns
             self.words[fmt.S_STATE] = fmt.ENDED
@@ -190,6 +192,7 @@ class Segment:
     def add_node(self, parent: int, name: str, kind: str) -> int:
         """Add a node to the table and return its index."""
         index = self.num_nodes
+        del self._paths[index:], self.kinds[index:]  # of a call that Ctrl-C ended halfway
         encoded = fmt.clip_utf8(name, fmt.NODE_NAME_SIZE)
         fields = (
             parent if index else -1,
@@ -238,19 +241,40 @@ class Recorder:
         self._fixed_header = b""
         self._file = OwnedFile()
         self._size = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._is_mapping = False  # while a thread with the lock creates or extends the file
 
     def open(self) -> None:
         """Create the header, and the file if there is a directory."""
-        with self._lock:
+        with self._lock, self._mapping():
             self._open()
+
+    @contextlib.contextmanager
+    def _mapping(self) -> Iterator[None]:
+        self._is_mapping = True
+        try:
+            yield
+        finally:
+            self._is_mapping = False
 
     def _open(self) -> None:
         if self.header is not None:
             return
-        if self.directory is not None:
-            self._create()
-        self.header = self._map(fmt.HEADER_SIZE)
+        try:
+            if self.directory is not None:
+                self._create()
+            self._write_header()
+        except BaseException:  # Ctrl-C: the next call starts again
+            self.header, self._size = None, 0
+            self._file.close()
+            if self.path is not None:
+                with contextlib.suppress(OSError):
+                    self.path.unlink()
+                self.path = None
+            raise
+
+    def _write_header(self) -> None:
+        header = self._map(fmt.HEADER_SIZE)
         self._fixed_header = fmt.HEADER.pack(
             fmt.MAGIC,
             fmt.VERSION,
@@ -265,8 +289,9 @@ class Recorder:
             fmt.clip_utf8(os.uname().nodename, 128),
             fmt.clip_utf8(boot_id(), 64),
         )
-        self.header[8 : fmt.HEADER.size] = self._fixed_header[8:]
-        self.header[:8] = fmt.MAGIC  # last, so that it marks a complete header
+        header[8 : fmt.HEADER.size] = self._fixed_header[8:]
+        header[:8] = fmt.MAGIC  # last, so that it marks a complete header
+        self.header = header
 
     def fixed_header(self) -> bytes:
         """Return the header of a recording that is not closed, even if the file is damaged."""
@@ -325,11 +350,29 @@ class Recorder:
             segment = self.free_segments[layout].popleft()
         except IndexError:
             with self._lock:
-                self._open()
-                segment = Segment(self, self._map(layout.size), layout)
-                self.segments.append(segment)
+                if self._is_mapping:  # a signal handler or finalizer has interrupted this thread
+                    segment = Segment(self, mmap.mmap(-1, layout.size), layout)
+                    self.segments.append(segment)
+                else:
+                    with self._mapping():
+                        self._open()
+                        segment = self._add_segment(layout)
         segment.attach()
         return segment
+
+    def _add_segment(self, layout: fmt.SegmentLayout) -> Segment:
+        size, count = self._size, len(self.segments)
+        try:
+            segment = Segment(self, self._map(layout.size), layout)
+            self.segments.append(segment)
+            return segment
+        except BaseException:
+            # After Ctrl-C the file must not have a hole, in which a reader would stop.
+            if len(self.segments) == count and self._file:
+                self._size = size
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._file.descriptor(), size)
+            raise
 
     def close(self) -> Path | None:
         """Close the recording and return its file."""
@@ -352,6 +395,8 @@ class Recorder:
             return
         if any(segment.is_writing for segment in self.segments):
             return
+        if self._size != fmt.HEADER_SIZE + sum(segment.layout.size for segment in self.segments):
+            return  # a signal handler's segment is in memory
         checksum = zlib.crc32(memoryview(header)[: fmt.CHECKSUM_OFFSET])
         for segment in self.segments:
             checksum = zlib.crc32(segment.buffer, checksum)

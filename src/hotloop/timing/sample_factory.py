@@ -99,14 +99,15 @@ class Timing(dict[str, float]):
         self[key] = mean + (seconds - mean) / count
 
     def _lines(self, parent: str, depth: int) -> Iterator[str]:
-        indent = "  " * depth
-        keys = [key for key, outer in self._parents.items() if outer == parent and key in self]
-        inner = [key for key in keys if key in set(self._parents.values())]
+        indent, outers = "  " * depth, set(self._parents.values())
+        keys = [key for key, outer in self._parents.items() if outer == parent]
+        inner = [key for key in keys if key in outers]
+        keys = [key for key in keys if key in self]
         leaves = [f"{key}: {self[key]:.4f}" for key in keys if key not in inner]
         if leaves:
             yield indent + ", ".join(leaves)
         for key in inner:
-            yield f"{indent}{key}: {self[key]:.4f}"
+            yield f"{indent}{key}: {self.get(key, 0.0):.4f}"  # 0 until its first block has ended
             yield from self._lines(key, depth + 1)
 
     def __str__(self) -> str:
