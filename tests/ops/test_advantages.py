@@ -114,6 +114,12 @@ def test_explained_variance_literal(call):
     assert np.isnan(call(explained_variance, returns, np.ones(4, np.float32)))
 
 
+def test_explained_variance_of_large_values_is_exact(call):
+    returns = np.array([1e8, 1e8 + 8, 1e8 + 16], np.float32)  # float32 has steps of 8 there
+    value = np.array([1.0, 2.0, 3.0], np.float32)
+    assert call(explained_variance, value, returns) == pytest.approx(1 - 49 / 64)
+
+
 def test_termination_ignores_a_next_value_of_nan(call):
     zeros, flags = np.zeros((2, 1), np.float32), np.array([[True], [False]])
     next_value = np.array([[math.nan], [1.0]], np.float32)

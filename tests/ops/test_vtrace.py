@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,6 +37,18 @@ def test_literal_without_episode_end(call):
     np.testing.assert_allclose(actual.returns[:, 0], [1.5, 3.0], rtol=1e-6)
     np.testing.assert_allclose(actual.advantages[:, 0], [2.0, 2.0], rtol=1e-6)
     assert actual.returns.dtype == actual.advantages.dtype == np.float32
+
+
+def test_any_numbers_give_float32_without_gradients(call):
+    steps = {name: x.astype(np.float64) for name, x in STEPS.items() if isinstance(x, np.ndarray)}
+    actual = call(vtrace, terminated=NEVER, truncated=NEVER, **(STEPS | steps))
+    assert actual.returns.dtype == actual.advantages.dtype == np.float32
+    tensors = {name: torch.from_numpy(x) for name, x in steps.items()}
+    tensors["value"].requires_grad_()
+    flags = torch.from_numpy(NEVER)
+    actual = vtrace(terminated=flags, truncated=flags, **(STEPS | tensors))
+    assert not actual.returns.requires_grad
+    np.testing.assert_allclose(actual.returns[:, 0], [1.5, 3.0], rtol=1e-6)
 
 
 def test_literal_with_other_bounds(call):

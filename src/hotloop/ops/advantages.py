@@ -28,7 +28,7 @@ def gae(
     Schulman et al. 2016, arXiv:1506.02438, eq. 16 (the sum), where termination stops
     the bootstrap and truncation does not. Both stop the recursion.
 
-    Arrays give an array, and tensors a tensor on their device.
+    Arrays give an array, and tensors a tensor on their device, without gradients.
 
     Args:
         reward: float32, (T, N).
@@ -90,7 +90,9 @@ def checked_steps(
         ShapeError, ConfigError: see `gae`.
     """
     xp = namespace(steps["reward"])
-    arrays = {name: xp.asarray(x) for name, x in steps.items()}
+    arrays: dict[str, Any] = {**steps}
+    for name, x in arrays.items():
+        arrays[name] = xp.asarray(x.detach() if hasattr(x, "detach") else x)
     shape = tuple(arrays["reward"].shape)
     if len(shape) != 2 or not shape[0]:
         raise ShapeError(f"`reward` must be time-major, (T, N), T ≥ 1, got shape {shape}")
@@ -120,7 +122,8 @@ def explained_variance(value: Array, returns: Array) -> float:
         At most 1. A constant prediction gives 0. NaN if all returns are equal.
     """
     xp = namespace(value)
-    exact = (xp.asarray(x, dtype=xp.float64) for x in (returns, returns - value))
-    variances = xp.stack([xp.square(x - x.mean()).mean() for x in exact])
+    # In float32, the difference of large values would be rounded.
+    returns, value = (xp.asarray(x, dtype=xp.float64) for x in (returns, value))
+    variances = xp.stack([xp.square(x - x.mean()).mean() for x in (returns, returns - value)])
     variance, residual = variances.tolist()  # the only synchronization with a device
     return 1.0 - residual / variance if variance > 0 else math.nan

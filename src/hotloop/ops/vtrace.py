@@ -88,4 +88,5 @@ def vtrace(
     delta, carry = td_errors(xp, *arrays, gamma=gamma, gae_lambda=gae_lambda)
     excess = backward_sums(rho * delta, carry * c)  # v − V
     delta[:-1] += carry[:-1] * excess[1:]
-    return VTrace(value + excess, delta)
+    _, checked_value, *_ = arrays
+    return VTrace(xp.asarray(checked_value + excess, dtype=xp.float32), delta)
