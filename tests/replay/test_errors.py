@@ -286,6 +286,7 @@ def test_rewards_that_become_weights_must_be_finite(reward):
         ({"action": np.zeros(1, np.int64)}, r"`action` must have shape \(\), got \(1,\)"),
         ({"action": 2**70}, r"`action` must be int64, got object"),
         ({"reward": "1.0"}, r"`reward` must be float32, got <U3"),
+        ({"reward": 10**400}, r"`reward` must be float32, got object"),
         ({"terminated": 0.5}, r"`terminated` must be bool, got float64"),
         ({"terminated": 2}, r"`terminated` must be bool, got int64"),
         ({"terminated": np.int64(1)}, r"`terminated` must be bool, got int64: convert it"),

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
+from hotloop.base.signals import delayed_interrupt
 from hotloop.errors import ConfigError, ReplayError
 from hotloop.replay import saving
 from hotloop.replay.batch import Batch, BatchBlock, BatchBlockPool
@@ -296,10 +297,10 @@ class ReplayBuffer:
         """
         with self._lock:
             staging = self._staging
-            count, envs, weights = staging.put(fields, weight, env, valid)
+            count, rows, envs, weights = staging.put(fields, weight, env, valid)
             row = 0
             while row < count:
-                row = write_batch(self._address, staging.rows_ptr, envs, weights, row, count)
+                row = write_batch(self._address, rows, envs, weights, row, count)
                 if row < 0:
                     raise reward_error(-1 - row)
                 if row < count:
@@ -455,7 +456,8 @@ class ReplayBuffer:
             self.num_samples = saved.num_samples
             # `out` may be an earlier batch of any size.
             saved._store.reserve_scratch(int(self._store.handle["scratch_size"]))
-            self._bind(saved._store)
+            with delayed_interrupt():
+                self._bind(saved._store)
 
     # Internals.
 

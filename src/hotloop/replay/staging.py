@@ -38,12 +38,17 @@ class StagedRows:
     Attributes:
         memory: uint8, the rows. `address`: its address.
         views: array of each field within `memory`, (size, *shape).
+        weights, envs: weight, float64, and environment, int64, of each row, (size,).
+        weights_address, envs_address: their addresses.
     """
 
     def __init__(self, layout: RowLayout, size: int) -> None:
         self.size = size
         self.memory = np.zeros(max(size * layout.stage_bytes, 8), np.uint8)
         self.address: int = self.memory.ctypes.data
+        self.weights, self.envs = np.zeros(size), np.zeros(size, np.int64)
+        self.weights_address: int = self.weights.ctypes.data
+        self.envs_address: int = self.envs.ctypes.data
         self.views: dict[str, Array] = {}
         for field in layout.user_fields():
             if field.place in ("row", "next"):
@@ -64,7 +69,6 @@ class Staging:
         accepts_weights: whether users pass the weights, if the sampler has weights.
 
     Attributes:
-        rows_ptr, envs_ptr, weights_ptr: addresses of the arrays that `put` has staged.
         takes_weight, needs_weight: whether users may pass weights, and whether they must.
     """
 
@@ -95,20 +99,18 @@ class Staging:
 
     def size_bytes(self) -> int:
         """Return the size in bytes of the staging area for batches."""
-        return self._rows.memory.nbytes + self._weights.nbytes + self._envs.nbytes
+        return self._rows.memory.nbytes + self._rows.weights.nbytes + self._rows.envs.nbytes
 
     def _allocate(self, size: int) -> None:
+        self._count = 0  # until there are targets, also after Ctrl-C
         self._rows = StagedRows(self._layout, size)
-        self._weights, self._envs = np.zeros(size), np.zeros(size, np.int64)
-        self.rows_ptr, self.weights_ptr = self._rows.address, self._weights.ctypes.data
-        self.envs_ptr: int = self._envs.ctypes.data
         self._reserve(size)
 
     def _reserve(self, count: int) -> None:
         if count > self._rows.size:
             self._allocate(1 << (count - 1).bit_length())
-        self._count = count
         self._targets = {name: view[:count] for name, view in self._rows.views.items()}
+        self._count = count
 
     def release(self) -> None:
         """Clear the staging area after its contents were stored, and free large memory."""
@@ -136,7 +138,7 @@ class Staging:
                 try:
                     target[index] = value
                     continue
-                except (TypeError, ValueError):
+                except (TypeError, ValueError, OverflowError):
                     pass
             self._put(name, value, self._single_views.get(name), ())
 
@@ -167,13 +169,13 @@ class Staging:
         weight: ArrayLike | None,
         env: ArrayLike | None,
         valid: ArrayLike | None,
-    ) -> tuple[int, int, int]:
+    ) -> tuple[int, int, int, int]:
         """Stage a batch, or raise an error.
 
         Returns:
-            The number of transitions, and the addresses of their environments and weights, 0 if
-            there are none. With sequences, invalid rows are included to end the sequence. For them
-            the environment e is stored as −1 − e.
+            The number of transitions, and the addresses of their rows, environments and weights, 0
+            if there are none. With sequences, invalid rows are included to end the sequence. For
+            them the environment e is stored as −1 − e.
         """
         if fields.keys() != self._fields.keys():
             fields = self._by_field_name(fields)
@@ -208,7 +210,7 @@ class Staging:
             }
             count = len(env)
         if count == 0:
-            return 0, 0, 0
+            return 0, 0, 0, 0
         # Copy all values into the staging area.
         if count != self._count:
             self._reserve(count)
@@ -221,8 +223,11 @@ class Staging:
         if env is not None:
             self._put_envs(as_array("env", env), count)
         if is_invalid is not None:
-            self._envs[:count][is_invalid] = -1 - self._envs[:count][is_invalid]
-        return count, 0 if env is None else self.envs_ptr, 0 if weight is None else self.weights_ptr
+            envs = self._rows.envs[:count]
+            envs[is_invalid] = -1 - envs[is_invalid]
+        staged = self._rows
+        envs_address = 0 if env is None else staged.envs_address
+        return count, staged.address, envs_address, 0 if weight is None else staged.weights_address
 
     def put_numbers(self, index: ArrayLike) -> int:
         """Copy entry numbers into the work space, and return their count, or raise an error."""
@@ -258,8 +263,8 @@ class Staging:
         if not self.takes_weight:
             raise self._unused_weight_error()
         weights = as_column("weight", weight, count)
-        self._weights[:count] = weights
-        num_valid = convert_weights(self._handle_address, self.weights_ptr, count)
+        self._rows.weights[:count] = weights
+        num_valid = convert_weights(self._handle_address, self._rows.weights_address, count)
         if num_valid < count:
             raise self.weight_error(weights[num_valid], num_valid)
 
@@ -274,7 +279,7 @@ class Staging:
                 f"`env` must be from 0 to {self._num_envs - 1}, got {wrong}: set `num_envs` when "
                 "you create the buffer"
             )
-        self._envs[:count] = env
+        self._rows.envs[:count] = env
 
     def _by_field_name(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Return values by field name, or raise an error if names are unknown or missing."""

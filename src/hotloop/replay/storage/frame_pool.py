@@ -80,8 +80,9 @@ class FramePool:
         for _ in range(-(-num_frames // self._frames_per_chunk)):
             chunk = self._allocator.allocate(self._frames_per_chunk * self.field.frame_bytes)
             zeros = np.zeros(self._frames_per_chunk, np.int32)
-            self.counts = np.concatenate([self.counts, zeros])
-            self.free = np.concatenate([self.free, zeros])
+            # Both or none: the record has the addresses of the old ones.
+            counts, free = (np.concatenate([x, zeros]) for x in (self.counts, self.free))
+            self.counts, self.free = counts, free
             self._table[len(self.chunks)] = chunk.ctypes.data
             self.chunks.append(chunk)
             self._record["counts"] = self.counts.ctypes.data

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hotloop.base.memory import require_memory
+from hotloop.base.signals import delayed_interrupt
 from hotloop.replay.native import handle as native
 from hotloop.replay.native.entry_points import rebuild_weights
 from hotloop.replay.native.ranks import BLOCK, max_blocks, rank_table
@@ -177,36 +178,38 @@ class HostStore:
         if count <= self._scratch_size:
             return
         size = 1 << (count - 1).bit_length()
-        self._scratch = aligned_array(9 * size, np.int64, fill=0)
-        self._scratch_size = self.handle["scratch_size"] = size
-        pieces = ("targets", "candidates", "batch_slots", "work_weights", "numbers", "table")
-        for number, name in enumerate(pieces):
-            self.handle[name] = self._scratch[number * size :].ctypes.data
-        self.handle["proposals"] = self.handle["targets"]
-        self.handle["prefixes"] = self.handle["numbers"]
-        self.new_weights = self._scratch[3 * size : 4 * size].view(np.float64)
-        self.numbers = self._scratch[4 * size : 5 * size]
+        scratch = aligned_array(9 * size, np.int64, fill=0)
+        with delayed_interrupt():  # the handle must not keep addresses of released memory
+            self._scratch = scratch
+            self._scratch_size = self.handle["scratch_size"] = size
+            pieces = ("targets", "candidates", "batch_slots", "work_weights", "numbers", "table")
+            for number, name in enumerate(pieces):
+                self.handle[name] = scratch[number * size :].ctypes.data
+            self.handle["proposals"] = self.handle["targets"]
+            self.handle["prefixes"] = self.handle["numbers"]
+            self.new_weights = scratch[3 * size : 4 * size].view(np.float64)
+            self.numbers = scratch[4 * size : 5 * size]
 
     def grow(self) -> None:
         """Provide room for at least one more transition, even if it shares nothing."""
         is_tight = self.handle["finals_num_free"] <= self.settings["n_step"]
-        if is_tight and self.layout.link >= 0:
-            self.add_finals(max(64, len(self.finals_free) // 2) + self.settings["n_step"])
-        for pool in self.pools:
-            if pool.is_tight():
-                pool.grow(2 * pool.field.stack)
+        with delayed_interrupt():
+            if is_tight and self.layout.link >= 0:
+                self.add_finals(max(64, len(self.finals_free) // 2) + self.settings["n_step"])
+            for pool in self.pools:
+                if pool.is_tight():
+                    pool.grow(2 * pool.field.stack)
 
     def add_finals(self, count: int) -> None:
         """Add room for `count` final observations."""
-        old_finals, size = self.finals, self.layout.obs_bytes
         num_finals = len(self.finals_free)
-        self.finals = self._allocator.allocate((num_finals + count) * size)
-        self.finals[: old_finals.nbytes] = old_finals
+        finals = self._allocator.allocate((num_finals + count) * self.layout.obs_bytes)
+        finals[: self.finals.nbytes] = self.finals
         free = np.zeros(num_finals + count, np.int32)
         num_free = int(self.handle["finals_num_free"])
         free[:num_free] = self.finals_free[:num_free]
         free[num_free : num_free + count] = np.arange(num_finals + count - 1, num_finals - 1, -1)
-        self.finals_free = free
-        self.handle["finals"] = self.finals.ctypes.data
+        self.finals, self.finals_free = finals, free
+        self.handle["finals"] = finals.ctypes.data
         self.handle["finals_free"] = free.ctypes.data
         self.handle["finals_num_free"] = num_free + count
