@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hotloop.errors import ConfigError
 from hotloop.learner import AdamState, Learner, UpdateRule, adam_step, move_towards, value_and_grad
-from hotloop.learner.lanes import Lanes
+from hotloop.learner.lanes import Lanes, _LaneUpdate
 from hotloop.learner.state import tensors
 from hotloop.policies import actor_critic
 from hotloop.policies.forward import LearnedNetwork
@@ -209,3 +209,21 @@ def test_updates_without_a_rule_for_vmap_are_made_one_after_another():
         alone.update(step_batches[1])
     assert_same_state(together[1], alone)
     assert "one after another, since `vmap` fails" in lanes.executions[0].summary()
+
+
+def test_an_interrupted_update_keeps_the_lanes_without_a_batch(monkeypatch):
+    together = [make_learner(k) for k in range(2)]
+    lanes = Lanes(together)
+    before = {name: x.clone() for name, x in tensors(together[1].state).items()}
+    update_all = _LaneUpdate.__call__
+
+    def interrupted(self, *args):
+        update_all(self, *args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_LaneUpdate, "__call__", interrupted)
+    (batch,) = make_batches(0, 1)
+    with pytest.raises(KeyboardInterrupt):
+        lanes.update({0: batch})
+    for name, x in tensors(together[1].state).items():
+        assert torch.equal(x, before[name])

@@ -209,6 +209,12 @@ def test_missing_gpu_is_refused(num_devices, device):
         choose_device(device)
 
 
+@pytest.mark.parametrize("device", ["gpu", "mps", "cuda:-1", ""])
+def test_other_devices_are_refused(device):
+    with pytest.raises(ConfigError, match=rf"must be 'auto', 'cpu'.*got '{device}'"):
+        choose_device(device)
+
+
 def test_one_gpu(num_devices):
     num_devices(1)
     assert choose_device("cuda") == torch.device("cuda")

@@ -119,9 +119,11 @@ class Lanes:
     def _preserve(self, lanes: set[int]) -> Iterator[None]:
         """Undo the changes that the body makes to the states of some lanes."""
         saved = [(x[k], x[k].clone()) for x in tensors(self._stacks).values() for k in lanes]
-        yield
-        for row, old_row in saved:
-            row.copy_(old_row)
+        try:
+            yield
+        finally:
+            for row, old_row in saved:
+                row.copy_(old_row)
 
 
 class _StackedBatch:

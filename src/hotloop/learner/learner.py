@@ -237,12 +237,17 @@ def choose_device(device: str) -> torch.device:
     """Return the device of a run. `auto` is the GPU, if there is one.
 
     Raises:
-        ConfigError: the device is missing.
+        ConfigError: the device is missing, or neither a CPU nor a CUDA device.
     """
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if device == "auto":
         return torch.device("cuda" if count else "cpu")
-    chosen = torch.device(device)
+    try:
+        chosen = torch.device(device)
+    except RuntimeError:  # torch has no such type
+        chosen = torch.device("meta")
+    if chosen.type not in ("cpu", "cuda"):
+        raise ConfigError(f"`device` must be 'auto', 'cpu', 'cuda' or 'cuda:1', got {device!r}")
     if chosen.type == "cuda" and (chosen.index or 0) >= count:
         raise ConfigError(
             f"`device` '{device}' is missing, torch {torch.__version__} finds {count} CUDA "
