@@ -23,8 +23,6 @@ def python_command(module: str, *arguments: str) -> list[str]:
     return [sys.executable, "-c", _PROGRAM, module, *arguments]
 
 
-# Environment variable of a `hotloop` process that ends with the process of this pid, its parent.
-PARENT = "HOTLOOP_PARENT"
 _PR_SET_PDEATHSIG = 1
 
 

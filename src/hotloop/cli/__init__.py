@@ -8,7 +8,6 @@ import sys
 import traceback
 from contextlib import nullcontext
 
-from hotloop.base.children import PARENT, end_with_parent
 from hotloop.base.importing import enable_local_imports
 from hotloop.base.signals import Interrupted, interrupt_by_default
 from hotloop.base.streams import notify, short_warnings, steady_output
@@ -72,9 +71,6 @@ def main(argv: list[str] | None = None) -> int:
     Returns:
         The exit code: 0, 1 for a failure, 2 for invalid arguments, 130 after Ctrl-C.
     """
-    parent = os.environ.pop(PARENT, "")  # its own child processes must not inherit it
-    if parent.isdigit():
-        end_with_parent(int(parent))
     debug, args = _split_debug(list(sys.argv[1:] if argv is None else argv))
     with steady_output() as output:
         code = _run_guarded(args, debug=debug)
