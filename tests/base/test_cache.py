@@ -139,6 +139,18 @@ def test_a_full_disk(directory, monkeypatch):
     assert [path.name for path in directory.iterdir()] == [f".{KEY}.lock"]
 
 
+def test_a_file_system_without_locks(monkeypatch):
+    def refuse(descriptor, operation):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    waits = []
+    monkeypatch.setattr(cache.fcntl, "flock", refuse)
+    with cache.creating(KEY, ".pt2", lambda: waits.append(1)) as making:
+        assert making.save(b"code") == b"code"
+    assert cache.find(KEY, ".pt2") == b"code"
+    assert not waits
+
+
 def test_a_failed_build_leaves_nothing(directory):
     def fail():
         with cache.creating(KEY, ".pt2"):

@@ -148,6 +148,11 @@ def test_invalid_numbers_are_rejected(x):
     assert Crowding.from_json({**vars(crowded()), "seconds": x}) is None
 
 
+@pytest.mark.parametrize(("name", "x"), [("workers", 2.5), ("workers", 10**11), ("cores", 2.0)])
+def test_invalid_counts_are_rejected(name, x):
+    assert Crowding.from_json({**vars(crowded()), name: x}) is None
+
+
 def test_a_stored_value_is_read_back():
     assert Crowding.from_json(vars(crowded(others=3))) == crowded(others=3)
     assert Crowding.from_json({**vars(crowded()), "later": "version"}) == crowded()
@@ -218,8 +223,11 @@ def test_this_process_is_read():
 
 def test_workers_are_found_by_their_program():
     programs = {"worker_program": WORKER_PROGRAM, "inference_program": INFERENCE_PROGRAM}
-    command = [sys.executable, "-c", "input()", WORKER_PROGRAM]
-    with subprocess.Popen(command, stdin=subprocess.PIPE) as worker:
+    command = [sys.executable, "-c", "print(flush=True); input()", WORKER_PROGRAM]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes) as worker:
+        assert worker.stdout is not None
+        worker.stdout.readline()  # right after its start it has no command line
         monitor = CrowdingMonitor(1, **programs)
         monitor.start()
         assert worker.stdin is not None

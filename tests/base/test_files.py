@@ -1,4 +1,5 @@
 import os
+from pathlib import Path
 
 import pytest
 
@@ -89,3 +90,9 @@ def test_a_private_file_can_not_be_changed_by_others(monkeypatch, in_memory):
             assert path.stat().st_mode & 0o777 == 0o600
             assert path.parent.stat().st_mode & 0o777 == 0o700
     assert not path.exists()
+
+
+@pytest.mark.parametrize("path", ["", ".", "/", "a\0b", "a\0b/c"])
+def test_a_path_without_a_file_name_is_an_error(path):
+    with pytest.raises(OutputError, match="names no file"), atomic_write(Path(path)):
+        pass

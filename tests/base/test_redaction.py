@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -137,3 +138,10 @@ def test_no_secret_of_a_command_line_is_stored(monkeypatch, tmp_path):
         assert commands[0].endswith("PASSWORD=***")
     finally:
         child.communicate(b"\n")
+
+
+def test_long_words_take_linear_time():
+    start_s = time.process_time()
+    assert redacted(["a" * 20_000]) == ["a" * 20_000]
+    assert time.process_time() - start_s < 10.0  # half a minute if each letter starts a search
+    assert redacted([f"{'a' * 20_000}_token=1234"]) == [f"{'a' * 20_000}_token=***"]

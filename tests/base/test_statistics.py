@@ -218,3 +218,19 @@ def test_a_rise_that_ends_does_not_keep_rising():
 def test_running_mean_literal():
     got = running_mean(np.array([1.0, 2.0, 6.0, 1.0]), window=2)
     np.testing.assert_allclose(got, [1.0, 1.5, 4.0, 3.5])
+
+
+@pytest.mark.parametrize("window", [1, 2, 3, 7, 40, 100])
+@pytest.mark.parametrize("count", [1, 6, 7, 40])
+def test_running_mean_is_the_mean_of_each_window(window, count):
+    values = np.random.default_rng(0).normal(size=count)
+    expected = [values[max(0, end - window) : end].mean() for end in range(1, count + 1)]
+    np.testing.assert_allclose(running_mean(values, window), expected, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("extreme", [1e20, -np.inf, np.nan])
+def test_an_extreme_value_stays_in_its_windows(extreme):
+    means = running_mean(np.array([1.0, extreme, 2.0, 3.0, 4.0]), window=2)
+    np.testing.assert_array_equal(means[[0, 3, 4]], [1.0, 2.5, 3.5])
+    np.testing.assert_array_equal(means[1:3], [extreme / 2, extreme / 2])
+    assert len(running_mean(np.empty(0), window=2)) == 0

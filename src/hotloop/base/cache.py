@@ -291,9 +291,11 @@ def _locked(path: Path, on_wait: Callable[[], None]) -> Iterator[bool]:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
-            except OSError:
+            except BlockingIOError:
                 if is_first:
                     on_wait()
                 is_first = False
                 time.sleep(0.1)
+            except OSError:  # a file system without locks
+                break
         yield is_first

@@ -25,6 +25,8 @@ _READ_INTERVAL_S = 5.0
 _MIN_GAIN = 1.1
 # If a training leaves cores idle for a larger share, only other programs can occupy them.
 _FULL_SHARE = 0.8
+# Counts of processes and threads are below any kernel's limit of pids.
+_MAX_COUNT = 2**22
 # Environment variable with the number of trainings that `--seeds` runs at a time.
 JOBS = "HOTLOOP_JOBS"
 # Start of the line that reports crowding.
@@ -157,11 +159,15 @@ class Crowding:
         if not isinstance(value, dict) or not {"cores", "seconds", "queued_s"} <= value.keys():
             return None
         known = {name: x for name, x in value.items() if name in names}
-        try:
-            if not all(type(x) in (int, float) and 0 <= x < 1e12 for x in known.values()):
+        for name, x in known.items():
+            is_count = names[name].type == "int"
+            if type(x) not in ((int,) if is_count else (int, float)):
                 return None
+            if not 0 <= x < (_MAX_COUNT if is_count else 1e12):
+                return None
+        try:
             return cls(**known)
-        except TypeError:
+        except TypeError:  # a field is missing
             return None
 
 

@@ -36,6 +36,8 @@ def atomic_write(path: Path, *, durable: bool = False) -> Iterator[Path]:
     Raises:
         OutputError: the directory or the file can't be written.
     """
+    if not path.name or "\0" in str(path):
+        raise OutputError(f"{str(path)!r} can't be written (it names no file): choose another path")
     temporary_path = path.with_name(f".{path.stem}.tmp{path.suffix}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

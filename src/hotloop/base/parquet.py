@@ -34,8 +34,12 @@ def _uniform(values: list[Any]) -> list[Any]:
     known = [value for value in values if value is not None]
     if any(isinstance(value, dict) for value in known):
         return [value if value is None else json.dumps(value) for value in values]
+    if any(isinstance(value, str) for value in known):
+        # Names of files may contain characters that can't be encoded.
+        texts = (str(value).encode("utf-8", "replace").decode() for value in values)
+        return [None if value is None else x for value, x in zip(values, texts, strict=True)]
     if any(isinstance(value, list) for value in known):
         return [value if value is None else [float(item) for item in value] for value in values]
     if any(isinstance(value, int) and value >= 1 << 63 for value in known):
-        return [np.uint64(value) for value in values]
+        return [value if value is None else np.uint64(value) for value in values]
     return values

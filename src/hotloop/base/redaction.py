@@ -17,8 +17,11 @@ _WORD = r"(?<=[_-])(?:pwd|pat|dsn)(?![a-z])|(?<![a-z])(?:jwt|cookie|webhook)(?![
 _NAME = rf"[\w.-]*(?:{_KEY}|secret|{_TOKEN}|passw|passphrase|credential|{_WORD})[\w.-]*"
 _SECRET_NAME = re.compile(_NAME, re.IGNORECASE)
 _OPTION = re.compile(f"--?{_NAME}", re.IGNORECASE)
-# NAME=value, NAME: value, and the same in JSON.
-_ASSIGNMENT = re.compile(rf"""({_NAME}["']?\s*[=:]\s*["']?)([^\s"',}}&]+)""", re.IGNORECASE)
+# NAME=value, NAME: value, and the same in JSON. Only whole words can start it: trying every letter
+# of a word of 4,000 would take a second.
+_ASSIGNMENT = re.compile(
+    rf"""((?<![\w.-]){_NAME}["']?\s*[=:]\s*["']?)([^\s"',}}&]+)""", re.IGNORECASE
+)
 # The same without the colon, which separates a module from its class in options.
 _EQUATION = re.compile(_ASSIGNMENT.pattern.replace("[=:]", "=(?!=)"), re.IGNORECASE)
 # A password, or a token in place of a user.

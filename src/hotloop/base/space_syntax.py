@@ -110,10 +110,14 @@ class Range:
                     "in `log:1e-5,1e-2,7`"
                 )
         space = np.geomspace if self.is_log else np.linspace
-        points = space(self.low, self.high, count)
+        exact = space(self.low, self.high, count).tolist()
         if self.is_int:
-            return tuple(dict.fromkeys(round(x) for x in points.tolist()))
-        return tuple(float(f"{x:.6g}") for x in points)
+            return tuple(dict.fromkeys(map(round, exact)))
+        for digits in range(6, 18):  # as few as show different numbers
+            points = [self.low, *(float(f"{x:.{digits}g}") for x in exact[1:-1]), self.high]
+            if len(set(points)) == count:
+                return tuple(points)
+        return tuple(exact)
 
 
 def parse_domain(name: str, text: str, parse_item: Callable[[str], Any]) -> Choices | Range:
@@ -142,6 +146,8 @@ def parse_domain(name: str, text: str, parse_item: Callable[[str], Any]) -> Choi
             values += [part] if is_single else map(str, _progression(part))
     except ConfigError as error:
         raise range_error(name, text, error) from None
+    except ArithmeticError:
+        raise range_error(name, text, "its numbers are too far apart or too close") from None
     return Choices(tuple(map(parse_item, values)))
 
 
@@ -163,6 +169,8 @@ def _range(kind: str, ends: Sequence[str]) -> Range:
         raise ConfigError(f"it must have 2 to {MAX_POINTS:,} points, got {ends[2]}")
     if kind == "int" and not (low.is_integer() and high.is_integer()):
         raise ConfigError("its ends must be integers")
+    if kind == "int" and max(abs(low), abs(high)) > 2**53:
+        raise ConfigError("its ends must be integers of at most 2**53")
     return Range(low, high, is_log=kind == "log", is_int=kind == "int", count=count)
 
 
@@ -196,7 +204,7 @@ def _exact_number(text: str) -> Fraction:
     """Return a decimal number exactly: 0.1, not the float 0.1000000000000000055…"""
     value: Any = parse_value(text)
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not (is_number and abs(value) < 1e308):
+    if not (is_number and abs(value) < 1e307):  # so that differences are finite
         raise ConfigError(f"expected a finite number, got '{text}'")
     try:
         return Fraction(text.strip() if value else 0)  # "1e-999999999" has a billion digits

@@ -13,12 +13,13 @@ def sparkline(steps: Array, returns: Array, *, width: int = 50) -> str:
 
     Args:
         steps: step of the end of each episode, int64, (E,).
-        returns: return of each episode, float64, (E,).
+        returns: return of each episode, float64, (E,). NaN: unknown, left out.
         width: number of characters. Each shows the mean of the episodes in its share of the steps.
 
     Returns:
-        The first mean, the curve and the last mean, or "" without episodes.
+        The first mean, the curve and the last mean, or "" without known returns.
     """
+    steps, returns = steps[~np.isnan(returns)], returns[~np.isnan(returns)]
     if not len(returns):
         return ""
     column = np.minimum(steps * width // (steps.max() + 1), width - 1)

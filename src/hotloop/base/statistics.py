@@ -221,8 +221,19 @@ def autocorrelation_time(series: Floats) -> float:
 
 
 def running_mean(values: Floats, window: int) -> Floats:
-    """Return the mean of the last `window` values (fewer at the start), (E,), for (E,)."""
-    sums = np.concatenate([[0.0], np.cumsum(values)])
-    end = np.arange(1, len(values) + 1)
-    start = np.maximum(end - window, 0)
-    return (sums[end] - sums[start]) / (end - start)
+    """Return the mean of the last `window` values (fewer at the start), (E,), for (E,).
+
+    A value affects its own windows only, also if it is huge, infinite or NaN.
+    """
+    count = len(values)
+    if not count:
+        return np.zeros(0)
+    window = min(window, count)
+    # In blocks of the size of a window, a window is the end of one block and the start of the next.
+    blocks = np.concatenate([values, np.zeros(-count % window)]).reshape(-1, window)
+    sums = np.cumsum(blocks, axis=1).ravel()[:count]
+    ends = np.cumsum(blocks[:, ::-1], axis=1)[:, ::-1].ravel()
+    last = np.arange(window, count)
+    last = last[(last + 1) % window > 0]
+    sums[last] += ends[last - window + 1]
+    return sums / np.minimum(np.arange(1, count + 1), window)
