@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import threading
 from collections.abc import Callable
@@ -24,7 +25,7 @@ from torch.distributions import Distribution
 import hotloop.accelerate
 from hotloop.accelerate import report
 from hotloop.accelerate.module_calls import WITHOUT_VALUE_READS
-from tests.accelerate.parity import train_both, twins
+from tests.accelerate.parity import assert_equal_learning, train_both, twins
 from tests.accelerate.random_env import RandomEnv
 
 PPO: dict[str, Any] = {"n_steps": 20, "batch_size": 10, "n_epochs": 2}
@@ -164,6 +165,27 @@ def test_a_buffer_that_the_forward_replaces_is_kept() -> None:
     assert torch.equal(expected, actual)
     reason = models[1].acceleration.reasons()["updates"]
     assert "extractor.mean in their forward, not its values" in reason
+
+
+class Attention(BaseFeaturesExtractor):
+    """A features extractor that attends to its inputs."""
+
+    def __init__(self, observation_space: spaces.Box) -> None:
+        super().__init__(observation_space, 4)
+        self.layer = nn.Linear(1, 4)
+        self.attention = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        return self.attention(self.layer(obs.unsqueeze(2))).mean(1)
+
+
+@pytest.mark.parametrize("extractor", [Recurrent, Attention])
+def test_an_extractor_learns_the_same(extractor: type) -> None:
+    options = {"policy_kwargs": {"features_extractor_class": extractor}}
+    models = twins(stable_baselines3.PPO, RandomEnv, **PPO, **options)
+    train_both(*models, 10)
+    assert models[1].acceleration.reasons() == {}
+    assert_equal_learning(*models)
 
 
 @pytest.mark.parametrize("extractor", [ListedParameters, Recurrent])
@@ -308,6 +330,24 @@ def test_a_rollout_buffer_is_pickled_within_a_rollout() -> None:
     buffer.add(*step, torch.ones(1, 1), torch.ones(1))
     assert buffer.pos == 10
     assert buffer.rewards[9] == 1.0
+
+
+@pytest.mark.parametrize("kind", ["PPO", "SAC"])
+def test_a_policy_is_copied_after_updates_of_the_original(kind: str) -> None:
+    copies: list[Any] = []
+
+    class Copier(BaseCallback):
+        def _on_step(self) -> bool:
+            copies.append(copy.deepcopy(self.model.policy))
+            return True
+
+    sgd = {"policy_kwargs": {**NET, "optimizer_class": torch.optim.SGD}}
+    env, options = RandomEnv, PPO if kind == "PPO" else REPLAY
+    model = twins(getattr(stable_baselines3, kind), env, **options, **sgd)[1]
+    model.learn(20)
+    model.learn(10, callback=Copier())
+    assert model.acceleration.reasons().keys() == {"updates"}
+    assert len(copies) >= 10
 
 
 def test_the_report_names_acting_by_the_users_methods() -> None:

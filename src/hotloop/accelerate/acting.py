@@ -276,6 +276,18 @@ def action_draw(policy: Any) -> ActionDraw:
     raise Unsupported(f"its distribution of actions is {name}")
 
 
+def forget_distribution(distribution: Any) -> None:
+    """Remove what a distribution of actions keeps of its last call.
+
+    The original's acting replaces it. After the original's `train` it has gradients, and Python
+    can't copy the policy.
+    """
+    kept = vars(distribution)
+    for name in ("distribution", "distributions", "gaussian_actions"):
+        if kept.get(name) is not None:
+            kept[name] = None
+
+
 class _Noise:
     """Random numbers of torch's generator, in one array that the next draw overwrites."""
 

@@ -20,6 +20,7 @@ from hotloop.accelerate.acting import (
     check_hooks,
     check_linear,
     check_vectors,
+    forget_distribution,
     linear_layers,
     state_dependent_noise,
 )
@@ -88,6 +89,7 @@ def squashed_gaussian_twin(model: Any, actor_class: type) -> Callable[[Array], A
     std_stack = LayerStack([*hidden, actor.log_std], activation)
 
     def act(obs: Array) -> Array:
+        forget_distribution(actor.action_dist)
         rows = _rows(obs)
         mean, _ = mean_stack(rows)
         if not math.isfinite(mean.sum()):
@@ -116,6 +118,7 @@ def _state_dependent_twin(
     stack = LayerStack([*hidden, last], activation)
 
     def act(obs: Array) -> Array:
+        forget_distribution(actor.action_dist)
         mean, latent = stack(_rows(obs))
         if not math.isfinite(mean.sum()):
             return _original_actions(model, obs)

@@ -134,11 +134,16 @@ class _RecordedOperations(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = str(func.overloadpacket).split(".")[-1]
-        if torch.Tag.nondeterministic_seeded in func.tags:
-            self.random.append(name)
-        elif name not in _COPIES and any(map(self._is_part, tree_leaves((args, kwargs)))):
+        if name not in _COPIES and any(map(self._is_part, tree_leaves((args, kwargs)))):
             self.reading.append(name)
-        return func(*args, **kwargs)
+        if torch.Tag.nondeterministic_seeded not in func.tags:
+            return func(*args, **kwargs)
+        # Attention without dropout has the tag too.
+        generator = torch.get_rng_state()
+        result = func(*args, **kwargs)
+        if kwargs.get("generator") is not None or not torch.equal(generator, torch.get_rng_state()):
+            self.random.append(name)
+        return result
 
     def _is_part(self, x: Any) -> bool:
         return isinstance(x, Tensor) and x.untyped_storage().data_ptr() in self._addresses

@@ -23,7 +23,7 @@ from hotloop.accelerate.acceleration import (
     hyper_tensors,
     set_hyper,
 )
-from hotloop.accelerate.acting import ActingTwin, acting_twin
+from hotloop.accelerate.acting import ActingTwin, acting_twin, forget_distribution
 from hotloop.accelerate.flat_parameters import FlatParameters, ModuleState
 from hotloop.accelerate.module_calls import (
     ModuleFunction,
@@ -279,6 +279,7 @@ class OnPolicyModel(AcceleratedModel):
         twin = self.prepared("acting", key, self._acting_twin)
         if twin is None:
             return super().collect_rollouts(*args, **kwargs)  # pyright: ignore
+        forget_distribution(policy.action_dist)
         twin.expire()
         replaced = replaced_attribute(policy, "forward", twin)
         with replaced, rollout_shortcuts(model.rollout_buffer):
