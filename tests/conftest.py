@@ -50,6 +50,9 @@ OUTSIDE = {"chromium", "cluster", "ray"}
 ONE_RAY = [pytest.mark.outside, pytest.mark.xdist_group("ray")]
 
 
+# Each core has a process of the tests. Further threads of torch and NumPy would wait for a core.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # Ray's workers have a low priority by default. Beside other tests they would hardly run.
 os.environ.setdefault("RAY_worker_niceness", "0")
 
@@ -170,6 +173,8 @@ def own_key(tmp_path_factory):
 
             # Trainings in test processes draw no curve unless a test enables it.
             patch.setitem(Algorithm.train.__kwdefaults__, "progress", False)
+            # A training does not wait for measurements of free cores.
+            patch.setattr("hotloop.training.process.available_threads", lambda: 1)
         yield
 
 
