@@ -27,7 +27,7 @@ from hotloop.runs import RunDirectory
 RATES = Range(1e-4, 1e-2, is_log=True)
 
 
-def population(tmp_path, name="run", **settings):
+def population(tmp_path, **settings):
     config = ppo.Config(
         env_id="tests.toy_games:Matching",
         policies="left,right",
@@ -37,15 +37,15 @@ def population(tmp_path, name="run", **settings):
         hidden_sizes=(4,),
         update_epochs=1,
         execution="eager",
-        run_dir=str(tmp_path / name),
+        run_dir=str(tmp_path / "run"),
     )
     settings = {"members": 2, "generations": 2, "num_games": 4, **settings}
     return Population(ppo.algorithm, config, {"learning_rate": RATES}, **settings)
 
 
-def arrays(tmp_path, name="run"):
+def arrays(tmp_path):
     """Return the parameters of all members' policies as bytes."""
-    files = sorted((tmp_path / name).glob("members/*/policies/*/checkpoints/last/*.safetensors"))
+    files = sorted((tmp_path / "run").glob("members/*/policies/*/checkpoints/last/*.safetensors"))
     return [
         (file.parts[-6:], {k: x.tobytes() for k, x in load_file(file).items()}) for file in files
     ]
@@ -99,12 +99,20 @@ def test_an_exploit_copies_the_weights(tmp_path, monkeypatch):
         assert all((weights[0][name] == weights[1][name]).all() for name in weights[0])
 
 
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """Return the generations and the parameters of a population."""
+    path = tmp_path_factory.mktemp("undisturbed")
+    return population(path).train(), arrays(path)
+
+
 @pytest.mark.parametrize("place", [1, 2, 3, "matches"])
-def test_a_killed_population_ends_like_an_undisturbed_one(tmp_path, monkeypatch, place):
+def test_a_killed_population_ends_like_an_undisturbed_one(
+    tmp_path, monkeypatch, undisturbed, place
+):
     class Killed(BaseException):
         pass
 
-    undisturbed = population(tmp_path, "undisturbed").train()
     train, calls = policy_population.train_policies, []
 
     def count(*args, **options):
@@ -124,8 +132,7 @@ def test_a_killed_population_ends_like_an_undisturbed_one(tmp_path, monkeypatch,
             population(tmp_path).train()
     if place == 1:  # while it made the directory of the second member
         (tmp_path / "run" / "members" / "1").mkdir()
-    assert population(tmp_path).train() == undisturbed
-    assert arrays(tmp_path) == arrays(tmp_path, "undisturbed")
+    assert (population(tmp_path).train(), arrays(tmp_path)) == undisturbed
     assert len(arrays(tmp_path)) == 8
 
 
@@ -231,26 +238,28 @@ def test_games_that_are_cut_replace_no_member(tmp_path, capsys):
     assert "did not end within 1 steps and don't count" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "message"),
-    [
-        ("member", 2, "does not fit"),
-        ("source", -1, "does not fit"),
-        ("policy", "../left", "does not fit"),
-        ("checkpoint", "../last", "does not fit"),
-        ("options", {"run_dir": "elsewhere"}, "does not fit"),
-        ("options", {"learning_rate": "evil:fall"}, "does not fit"),
-        ("member", "0", "must be an integer"),
-    ],
-)
-def test_a_damaged_file_is_refused(tmp_path, field, value, message):
-    population(tmp_path, generations=2).train()
+DAMAGE = [
+    ("member", 2, "does not fit"),
+    ("source", -1, "does not fit"),
+    ("policy", "../left", "does not fit"),
+    ("checkpoint", "../last", "does not fit"),
+    ("options", {"run_dir": "elsewhere"}, "does not fit"),
+    ("options", {"learning_rate": "evil:fall"}, "does not fit"),
+    ("member", "0", "must be an integer"),
+]
+
+
+def test_a_damaged_file_is_refused(tmp_path):
+    population(tmp_path).train()
     file = tmp_path / "run" / "population.json"
-    document = documents.read(file)
-    document["log"][0]["exploits"][0][field] = value
-    file.write_text(json.dumps(document))
-    with pytest.raises(RunDirectoryError, match=message):
-        population(tmp_path, generations=2).train()
+    intact = file.read_text(encoding="utf-8")
+    for field, value, message in DAMAGE:
+        file.write_text(intact, encoding="utf-8")
+        document = documents.read(file)
+        document["log"][0]["exploits"][0][field] = value
+        file.write_text(json.dumps(document), encoding="utf-8")
+        with pytest.raises(RunDirectoryError, match=message):
+            population(tmp_path).train()
 
 
 class Fixed:

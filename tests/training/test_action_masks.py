@@ -2,7 +2,6 @@
 
 import warnings
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -17,7 +16,7 @@ from hotloop.policies import ActingPolicy, EpsilonGreedy, PolicySnapshot, actor,
 from hotloop.policies.forward import LearnedNetwork
 from hotloop.policies.heads import HEADS
 from tests.envs.test_masks import vector
-from tests.toy_envs import Allowed
+from tests.toy_envs import Allowed, MaskedDict
 from tests.training import test_off_policy
 from tests.training.test_off_policy import assert_same_weights, watch
 
@@ -278,31 +277,19 @@ def test_a_trained_policy_acts_by_masks(tmp_path, algorithm, choices, capsys):
         assert "action_mask  " in capsys.readouterr().out
 
 
-class DictObservations(gymnasium.ObservationWrapper):
-    """A dict of the masked environment's observation and a category."""
-
-    def __init__(self, choices=(6,)):
-        super().__init__(Allowed(choices))
-        parts = {"is": self.env.observation_space, "kind": gymnasium.spaces.Discrete(3)}
-        self.observation_space = gymnasium.spaces.Dict(parts)
-
-    def observation(self, observation):
-        return {"is": observation, "kind": int(self.env.count % 3)}
-
-
 @pytest.mark.parametrize(
     ("algorithm", "options"),
     [
-        (ppo, {"network": "tests.policies.nets:Net", "workers": 2}),
+        (ppo, {"network": "tests.policies.nets:Net", "workers": 1}),
         (dqn, {"dueling": True, "double": False}),
     ],
 )
 def test_dict_observations_and_other_networks(tmp_path, algorithm, options):
-    env_id = "tests.training.test_action_masks:DictObservations"
+    env_id = "tests.toy_envs:MaskedDict"
     config = config_of(algorithm, tmp_path, env_id=env_id, env_kwargs={}, **options)
     run = algorithm.train(config).run_dir
     assert min(evaluate(run, episodes=6).returns) >= 0.0
-    policy, env = load(run), DictObservations()
+    policy, env = load(run), MaskedDict()
     obs, info = env.reset(seed=1)
     for _ in range(4):
         action = policy.act(obs, action_mask=info["action_mask"])

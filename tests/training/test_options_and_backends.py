@@ -25,6 +25,7 @@ BACKENDS = {
 SMALL = {"total_timesteps": 64, "num_envs": 2, "hidden_sizes": (8,), "execution": "eager"}
 ON_POLICY = {"num_steps": 8, "num_minibatches": 2, "update_epochs": 1}
 OFF_POLICY = {"learning_starts": 16, "batch_size": 8, "buffer_size": 100, "report_interval": 16}
+SMALLER_CRITICS = {"crossq": {"critic_hidden_sizes": (8,)}}
 # A value of each option that a training does not read, to check that it is refused.
 VALUES = {
     "burn_in": 0,
@@ -111,6 +112,7 @@ def test_every_option_is_used_or_refused(tmp_path, read, name, backend):
     algorithm = find(name)
     is_on_policy = "num_steps" in {field.name for field in dataclasses.fields(algorithm.config)}
     options = {**SMALL, **(ON_POLICY if is_on_policy else OFF_POLICY), **BACKENDS[backend]}
+    options |= SMALLER_CRITICS.get(name, {})
     config = algorithm.config(**options, checkpoint_interval=64, run_dir=str(tmp_path / "run"))
     used = read(config)
     algorithm.train(config)
