@@ -116,6 +116,7 @@ def stop_after_options(monkeypatch):
         method = getattr(argparse.ArgumentParser, name)
         monkeypatch.setattr(argparse.ArgumentParser, name, stop_after(method))
     monkeypatch.setattr("hotloop.cli.sweep._run", lambda *args, **_: 0)
+    monkeypatch.setattr("hotloop.training.precompile.precompile", lambda *args: "left out")
 
 
 def hotloop_exit_code(args: list[str], tmp_path: Path) -> int:
