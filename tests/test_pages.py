@@ -19,7 +19,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 RUN = [path for path in PAGES if path.parent.name != "tutorials"]
 NAMES = [path.relative_to(ROOT).with_suffix("").as_posix() for path in RUN]
 # Number of steps and episodes in a page's code.
-MOST = {"total_timesteps": 1_000, "num_runs": 50}
+MOST = {"total_timesteps": 512, "num_runs": 50}
 
 
 @pytest.mark.parametrize("page", RUN, ids=NAMES)
@@ -33,8 +33,8 @@ def test_python_runs_as_it_stands(page, tmp_path, monkeypatch, capsys):
     names = {"__name__": "page"}
     for block in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
         block = re.sub(
-            r"\b(total_timesteps|num_runs)=([\d_]+)",
-            lambda option: f"{option[1]}={min(int(option[2]), MOST[option[1]])}",
+            r"\b(total_timesteps|num_runs)=([\de_]+)",
+            lambda option: f"{option[1]}={min(int(float(option[2])), MOST[option[1]])}",
             block,
         )
         file = re.match(r"# (\w+\.py)\n", block)
@@ -62,6 +62,8 @@ def test_the_readmes_commands(tmp_path, monkeypatch, capsys, execution):
         args = [{**SHORTER, "compile": execution}.get(arg, arg) for arg in shlex.split(command)]
         if args[0] == "profile":
             args += ["--updates", "2", "--rows", "300"]
+        if args[0] == "train":
+            args += ["--update-epochs", "1"]
         try:
             code = main(args)
         except SystemExit as stop:
