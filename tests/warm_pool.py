@@ -19,7 +19,12 @@ _CONTEXT.set_forkserver_preload(
         "gymnasium.envs.classic_control.cartpole",
         "hotloop.algorithms.ppo",
         "hotloop.experiments.worker",
+        "hotloop.runs.learning_curve",
+        "hotloop.training.lanes",
         "hotloop.training.run",
+        "matplotlib.backends.backend_agg",
+        "matplotlib.figure",
+        "torch._dynamo",  # which `vmap` imports, for lanes
     ]
 )
 

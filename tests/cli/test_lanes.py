@@ -13,6 +13,7 @@ from tests.cli.run_command import run
 from tests.warm_pool import use_warm_pool
 
 SHORT = ["--total-timesteps", "64", "--num-envs", "2", "--num-steps", "16", "--execution", "eager"]
+SHORT += ["--update-epochs", "1"]
 
 
 @pytest.fixture(autouse=True)

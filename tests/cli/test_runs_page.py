@@ -27,11 +27,11 @@ def test_the_pages_commands(page, names, files, tmp_path, monkeypatch, capsys):
     commands = re.findall(r"^    hotloop (.*)$", text, re.MULTILINE)
     assert {command.split()[0] for command in commands} == names
     use_warm_pool(monkeypatch)
-    smaller = {"100000": "1024", "50000": "1024", "20": "2"}
+    smaller = {"100000": "256", "50000": "256", "20": "2"}
     for command in commands:
         args = [smaller.get(arg, arg) for arg in shlex.split(command)]
         if args[0] == "train" and "--save-config" not in args:
-            args += ["--execution", "eager", "--update-epochs", "1"]
+            args += ["--execution", "eager", "--update-epochs", "1", "--num-steps", "32"]
         if "on" in args:  # lanes
             args += ["--jobs", "1"]
         if args[0] == "eval" and "--episodes" not in args:

@@ -17,6 +17,7 @@ from tests.cli.run_command import has_learned, run, signal_when
 from tests.warm_pool import use_warm_pool
 
 SHORT = ["--total-timesteps", "64", "--num-envs", "2", "--num-steps", "16", "--execution", "eager"]
+SHORT += ["--update-epochs", "1"]
 
 
 @pytest.mark.parametrize(
@@ -57,7 +58,8 @@ def test_number_of_trainings_at_a_time(monkeypatch):
     assert default_jobs(ppo.Config(workers="auto")) == 1
 
 
-def test_two_seeds(capfd, tmp_path):
+def test_two_seeds(capfd, tmp_path, monkeypatch):
+    use_warm_pool(monkeypatch)
     args = ["--seeds", "3,5", "--jobs", 2, "--run-dir", tmp_path / "both"]
     code, out, err = run(capfd, "train", "ppo", *SHORT, *args)
     assert (code, err) == (0, "")
