@@ -2,6 +2,8 @@
 
 import contextlib
 import random
+import subprocess
+import sys
 
 import numpy as np
 import torch
@@ -34,3 +36,17 @@ def test_the_caller_continues_with_its_own_draws():
         draw()
         raise KeyError
     assert (first, draw()) == expected
+
+
+def test_torch_that_is_loaded_later_is_seeded_too():
+    """The last seed counts, and the same one gives the draws of a process that had torch."""
+    code = (
+        "from hotloop.envs import seed_global_generators as seed; import sys; seed(4); seed(5, 0)"
+    )
+    code += "; assert 'torch' not in sys.modules; import torch; print(torch.rand(1).item())"
+    output = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    )
+    with kept_global_generators():
+        seed_global_generators(5, 0)
+        assert float(output.stdout) == torch.rand(1).item()

@@ -342,3 +342,18 @@ def test_a_path_with_bytes_that_are_no_utf_8(tmp_path, monkeypatch):
     ):
         RunDirectory.create(tmp_path / "new", runs_dir="runs", config=config, **options)
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("a:\x1b[31mX", r"printable characters only, got 'a:\ufffd\[31mX': rename it"),
+        ("x" * 2_000, "at most 1,000 characters, got 'xxx"),
+    ],
+)
+def test_a_name_that_no_file_can_hold(tmp_path, name, message):
+    options = {"env_id": name, "algorithm": "ppo", "reference": "ppo", "seed": 1}
+    config = dataclasses.asdict(DirectoryConfig())
+    with pytest.raises(ConfigError, match=f"`env_id` must have {message}"):
+        RunDirectory.create(tmp_path / "new", runs_dir="runs", config=config, **options)
+    assert not (tmp_path / "new").exists()

@@ -17,9 +17,14 @@ from typing import Any
 
 import numpy as np
 
+from hotloop.base.import_hooks import ImportHooks
+
+# Seeds torch as soon as it is loaded, which gives its generator a random seed.
+_hooks: ImportHooks | None = None
+
 
 def seed_global_generators(*key: int | str) -> None:
-    """Seed the global generators of Python, of NumPy and, if it is loaded, of torch on the CPU.
+    """Seed the global generators of Python, of NumPy and of torch on the CPU.
 
     Args:
         key: the run's seed and what else distinguishes the process, such as its environments.
@@ -31,9 +36,16 @@ def seed_global_generators(*key: int | str) -> None:
 
 
 def seed_torch_generator(*key: int | str) -> None:
-    """Seed torch's global generator on the CPU, if torch is loaded."""
+    """Seed torch's global generator on the CPU, at once or when an environment loads torch."""
+    global _hooks
+    seed = _derive_seed(key) >> 1
+    if _hooks is not None:
+        _hooks.remove()
     if "torch" in sys.modules:
-        sys.modules["torch"].default_generator.manual_seed(_derive_seed(key) >> 1)
+        sys.modules["torch"].default_generator.manual_seed(seed)
+        return
+    _hooks = ImportHooks({"torch": lambda torch: torch.default_generator.manual_seed(seed)})
+    _hooks.install()
 
 
 def seed_spaces(env: Any, *key: int | str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -58,3 +59,20 @@ class PolicySnapshot:
     version: int
     params: dict[str, Array] = field(repr=False)
     obs_scale: ObsScale | None = field(default=None, repr=False)
+
+
+def unusable_array(arrays: Mapping[str, Array]) -> str:
+    """Return the name of an array whose numbers would make all actions meaningless, or "".
+
+    Args:
+        arrays: parameters by name, and the fields of an `ObsScale` as `obs_scale.FIELD`.
+    """
+    for name, array in arrays.items():
+        if name.startswith("obs_scale."):  # observations may be huge, and without a bound
+            is_usable = name == "obs_scale.clip" or np.isfinite(array).all()
+        else:
+            with np.errstate(over="ignore"):  # the outputs of huge weights are infinite
+                is_usable = np.isfinite(np.square(array)).all()
+        if not is_usable:
+            return name
+    return ""

@@ -39,6 +39,7 @@ from hotloop.errors import (
     shortened,
 )
 from hotloop.policies import Network, ObsScale, PolicySnapshot, network_from_json
+from hotloop.policies.snapshot import unusable_array
 from hotloop.types import Array
 
 CHECKPOINT_VERSION = 4
@@ -323,7 +324,6 @@ class Checkpoints:
         try:
             header, state, contents = _read_verified(target, files)
             params, *remaining = [dict(load(contents[file])) for file in files]
-            _check_policy(params)
             mean, std, clip = (params.pop(f"obs_scale.{name}", None) for name in _SCALE)
             scale = None if mean is None or std is None else ObsScale(mean, std, float(clip))
         except Exception as error:  # files may have any content
@@ -367,8 +367,7 @@ class Checkpoints:
         for path in reversed(self._steps()):
             with contextlib.suppress(Exception):  # files may have any content
                 if path != other_than:
-                    *_, contents = _read_verified(path, (_POLICY, _LEARNER))
-                    _check_policy(_safetensors().numpy.load(contents[_POLICY]))
+                    _read_verified(path, (_POLICY, _LEARNER))
                     return path.name
         return ""
 
@@ -425,18 +424,6 @@ class _StoredArrays(dict[str, Array]):
         )
 
 
-def _check_policy(params: Mapping[str, Array]) -> None:
-    """Raise _Damaged if the numbers of a policy would make all its actions meaningless."""
-    for name, array in params.items():
-        if name.startswith("obs_scale."):  # observations may be huge, and without a bound
-            is_usable = name == "obs_scale.clip" or np.isfinite(array).all()
-        else:
-            with np.errstate(over="ignore"):  # the outputs of huge weights are infinite
-                is_usable = np.isfinite(np.square(array)).all()
-        if not is_usable:
-            raise _Damaged(f"`{name}` of the policy has NaN, infinite or huge numbers")
-
-
 def _sealed(state: Mapping[str, Any]) -> bytes:
     return (json.dumps(documents.sealed(dict(state)), indent=2) + "\n").encode()
 
@@ -464,6 +451,8 @@ def _read_verified(
         contents[name] = _read(folder / name)
         if _digest(contents[name]) != header.files[name]:
             raise _Damaged(f"{name} has a wrong digest")
+        if name == _POLICY and (bad := unusable_array(_safetensors().numpy.load(contents[name]))):
+            raise _Damaged(f"`{bad}` of the policy has NaN, infinite or huge numbers")
     return header, state, contents
 
 

@@ -15,7 +15,7 @@ from hotloop.base.files import read_regular
 from hotloop.base.line_checksums import LineChecksums
 from hotloop.base.redaction import redacted_options, secret_variable
 from hotloop.base.streams import printable
-from hotloop.errors import ConfigError, RunDirectoryError
+from hotloop.errors import ConfigError, RunDirectoryError, shortened
 
 # `may_change` of older runs, whose config.json lacks it.
 DEFAULT_MAY_CHANGE = (
@@ -132,10 +132,9 @@ def parse_config(value: Any) -> dict[str, Any]:
     except UnicodeEncodeError as error:
         raise ValueError("it has a text with an invalid Unicode character") from error
     for name in ("algorithm", "env_id", "network"):
-        if content[name] and not content[name].isprintable():  # keep control codes from terminals
-            raise ValueError(f"`{name}` must have printable characters only")
-        if content[name] and len(content[name]) > _MAX_NAME:  # messages contain it
-            raise ValueError(f"`{name}` must have at most {_MAX_NAME:,} characters")
+        problem = _name_problem(content[name])
+        if problem:
+            raise ValueError(f"`{name}` {problem}")
     if content["defaults"] is None:
         del content["defaults"]  # keeps the signatures of older runs valid
     config = documents.record(
@@ -156,14 +155,29 @@ def parse_config(value: Any) -> dict[str, Any]:
     return content
 
 
+def _name_problem(name: str | None) -> str:
+    """Return why a name can't be stored, or ""."""
+    if name and not name.isprintable():  # keep control codes from terminals
+        return "must have printable characters only"
+    if name and len(name) > _MAX_NAME:  # messages contain it
+        return f"must have at most {_MAX_NAME:,} characters"
+    return ""
+
+
 def storable_config(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content of a new `config.json`, without bytes of paths that are not UTF-8.
 
     No reader opens the run's own path or runs the command. Other options must be UTF-8.
 
     Raises:
-        ConfigError: another option has such a text, or one contains a secret.
+        ConfigError: another option has such a text, a name has control characters, or an option
+            contains a secret.
     """
+    for name in ("algorithm", "env_id", "network"):
+        problem = _name_problem(content[name])
+        if problem:
+            text = shortened(printable(content[name]))
+            raise ConfigError(f"`{name}` {problem}, got '{text}': rename it")
     config = dict(content["config"])
     check_secrets(config)
     for name in ("run_dir", "runs_dir"):
