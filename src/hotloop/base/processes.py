@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Iterable, Set
@@ -13,6 +14,8 @@ from hotloop.base.redaction import redacted
 
 _IMPORTED_AT = time.monotonic()
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 10_000_000
+# Characters that are kept of a command. The profiler's own command of a program has 400.
+_MAX_COMMAND = 1000
 
 
 def _stat(pid: int | str) -> list[str]:
@@ -77,6 +80,16 @@ class CoreTimes(NamedTuple):
     queued_ns: int
 
 
+def file_identity(descriptor: int) -> tuple[int, int]:
+    """Return what identifies the file of a descriptor. Raise OSError if it is closed.
+
+    A program that becomes a daemon closes all descriptors, and the next file that it opens may get
+    the number of one of hotloop's. hotloop must neither use nor close that file.
+    """
+    status = os.fstat(descriptor)
+    return status.st_dev, status.st_ino
+
+
 class ThreadTimes:
     """A reader of the scheduler times of this process's threads, at some 2 µs per thread.
 
@@ -84,15 +97,18 @@ class ThreadTimes:
     """
 
     def __init__(self) -> None:
-        self._files: dict[int, int] = {}
+        self._files: dict[int, tuple[int, tuple[int, int]]] = {}  # descriptor and its file
 
     def read(self, thread: int) -> CoreTimes | None:
         """Return the times of the thread with this native id, None if it ended or is unknown."""
         try:
-            file = self._files.get(thread)
-            if file is None:
+            if thread not in self._files:
                 path = f"/proc/self/task/{thread}/schedstat"
-                file = self._files[thread] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                self._files[thread] = file, file_identity(file)
+            file, identity = self._files[thread]
+            if file_identity(file) != identity:
+                raise OSError(errno.EBADF, "the program has closed it")
             on_core, queued, _ = os.pread(file, 64, 0).split()
         except (OSError, ValueError):
             self.forget(thread)
@@ -106,9 +122,9 @@ class ThreadTimes:
 
     def forget(self, thread: int) -> None:
         """Close the file of a thread."""
-        file = self._files.pop(thread, None)
-        if file is not None:
-            with suppress(OSError):
+        file, identity = self._files.pop(thread, (-1, (0, 0)))
+        with suppress(OSError):
+            if file_identity(file) == identity:
                 os.close(file)
 
     def close(self) -> None:
@@ -209,8 +225,9 @@ def descendants() -> list[DescendantProcess]:
             with suppress(KeyError, ValueError, IndexError):
                 # Fields after the command: state, parent, …, user time, system time.
                 stat = texts[f"/proc/{pid}/stat"].rpartition(")")[2].split()
-                command = " ".join(redacted(texts[f"/proc/{pid}/cmdline"].split("\0"))).strip()
+                words = redacted(texts[f"/proc/{pid}/cmdline"].split("\0"))
+                command = " ".join(words).strip()[:_MAX_COMMAND]
                 cpu_ns = (int(stat[11]) + int(stat[12])) * _TICK_NS
-                processes[pid] = DescendantProcess(pid, int(stat[1]), command[:300], cpu_ns)
+                processes[pid] = DescendantProcess(pid, int(stat[1]), command, cpu_ns)
         new_pids &= processes.keys()
     return [processes[pid] for pid in sorted(processes)]

@@ -27,6 +27,8 @@ def run_program(arguments: list[str], hidden_files: tuple[str, ...] = ()) -> int
         arguments: `SCRIPT [ARGUMENT ...]` or `-m MODULE [ARGUMENT ...]`.
         hidden_files: beginnings of file names. Printed tracebacks leave out their frames.
     """
+    # Programs start themselves again by these arguments.
+    sys.orig_argv[1:] = arguments
     try:
         if arguments[0] == "-m":
             _run_module(arguments[1], arguments[2:])
@@ -105,6 +107,10 @@ def _run_as_main(code: CodeType, **attributes: Any) -> None:
 def _print_exception(error: BaseException, hidden_files: tuple[str, ...]) -> None:
     """Print an uncaught exception like Python does, without the frames of some files."""
     _hide_frames(error, hidden_files, set())
+    # Functions of `atexit` see by these whether the program has failed.
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
+    if sys.version_info >= (3, 12):
+        sys.last_exc = error
     try:
         sys.excepthook(type(error), error, error.__traceback__)
     except SystemExit:

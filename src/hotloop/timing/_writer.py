@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hotloop.base.processes import boot_id, process_start
+from hotloop.base.processes import boot_id, file_identity, process_start
 from hotloop.timing import _format as fmt
 from hotloop.timing._format import Kind
 
@@ -50,11 +50,7 @@ def _reserve(fd: int, offset: int, size: int) -> None:
 
 
 class OwnedFile:
-    """A file descriptor that checks before each use that it still refers to the same file.
-
-    A program that becomes a daemon closes all descriptors, and the next file that it opens may get
-    the number of this one. hotloop must not write into that file.
-    """
+    """A file descriptor that checks before each use that it still refers to the same file."""
 
     def __init__(self) -> None:
         self._descriptor = -1
@@ -81,17 +77,13 @@ class OwnedFile:
             except FileExistsError:
                 attempt += 1
                 path = directory / f"{stem}-{attempt}{suffix}"
-        self._identity = self._file_identity()
+        self._identity = file_identity(self._descriptor)
         return path
-
-    def _file_identity(self) -> tuple[int, int]:
-        status = os.fstat(self._descriptor)
-        return status.st_dev, status.st_ino
 
     def descriptor(self) -> int:
         """Return the descriptor. Raise OSError if it was closed or refers to another file."""
         try:
-            if self._descriptor >= 0 and self._file_identity() == self._identity:
+            if self._descriptor >= 0 and file_identity(self._descriptor) == self._identity:
                 return self._descriptor
         except OSError:
             pass

@@ -8,6 +8,7 @@ import json
 import shutil
 import subprocess
 import sys
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,9 @@ import pytest
 
 import hotloop
 from hotloop.base.children import python_command
-from hotloop.profiler.collect.stacks import _ticker
+from hotloop.base.processes import CoreTimes
+from hotloop.profiler.collect.stacks import StackIndex, _ticker
+from hotloop.profiler.collect.tally import Tally
 from hotloop.profiler.session import Frame, ProfiledProcess, Sample
 from hotloop.profiler.session.reading import read
 from tests.attempts import attempts
@@ -535,6 +538,109 @@ def test_a_program_that_closes_all_descriptors(tmp_path) -> None:
     assert result.stderr.count("has closed its descriptor") == 1
     assert {path for path, _ in session.main.tree.walk()} == {("before",), ("after",)}
     assert session.main.tree.find("before").count == 1
+
+
+def test_the_files_of_a_daemon_stay_open(tmp_path) -> None:
+    script = write(
+        tmp_path,
+        """
+        import os, sys, time
+        if os.fork():
+            os.wait()
+            sys.exit()
+        time.sleep(0.05)
+        os.closerange(3, 256)
+        files = [open(f"own-{number}", "w") for number in range(64)]
+        time.sleep(0.3)
+        if not os.fork():
+            print(all(os.fstat(file.fileno()) for file in files), flush=True)
+            os._exit(0)
+        os.wait()
+        for file in files:
+            file.write("at the end")  # which is after the functions of `atexit`
+        """,
+    )
+    result, _ = record(tmp_path, str(script))
+    assert (result.returncode, result.stdout) == (0, "True\n"), result.stderr
+    assert {(tmp_path / f"own-{number}").read_text() for number in range(64)} == {"at the end"}
+
+
+def test_replaced_clocks_and_thread_functions(tmp_path) -> None:
+    """Tests stop the clocks of `time`, and gevent makes greenlets of threads."""
+    script = write(
+        tmp_path,
+        """
+        import _thread, os, threading, time
+
+        now = time.monotonic
+        time.monotonic, time.monotonic_ns = lambda: 1.0, lambda: 1
+
+        def start_greenlet(*_):
+            print("greenlet", flush=True)
+
+        _thread.start_new_thread = threading._start_new_thread = start_greenlet
+        _thread.allocate_lock = None
+        child = os.fork()
+        until = now() + 1.0
+        while now() < until:
+            time.sleep(0.01)
+        if child:
+            os.wait()
+            print(time.process_time() < 0.6)
+        """,
+    )
+    for result, session, attempt in recordings(tmp_path, str(script)):
+        assert result.stderr == ""
+        assert "greenlet" not in result.stdout
+        assert len(session.processes) == 2
+        with attempt:
+            assert result.stdout == "True\n"
+            for process in session.processes:
+                assert 0.8e9 < process.duration_ns < 5e9
+                assert total(process.samples) > 0.5e9
+
+
+@pytest.mark.skipif(not hasattr(_ticker, "now_ns"), reason="the C extension is old")
+def test_the_main_thread_is_sampled_beside_a_thousand_others(tmp_path) -> None:
+    script = write(
+        tmp_path,
+        """
+        import threading, time
+        threading.stack_size(65536)
+        end = threading.Event()
+        for _ in range(1100):
+            threading.Thread(target=end.wait).start()
+        until = time.monotonic() + 0.5
+        while time.monotonic() < until:
+            sum(range(100))
+        end.set()
+        """,
+    )
+    for result, session, attempt in recordings(tmp_path, str(script)):
+        assert result.stderr == ""
+        with attempt:
+            assert total([x for x in session.main.samples if x.thread == session.main.pid]) > 0.3e9
+
+
+def test_generated_code_is_one_place() -> None:
+    index = StackIndex()
+    codes = [compile("f(0)", "<string>", "eval") for _ in range(20_000)]
+    alive = weakref.ref(codes[0])
+    assert {index._stack_number([code], lambda _: 1) for code in codes} == {0}
+    assert index.pop_new() == {"places": [["<module>", "<string>", 1]], "stacks": [[[0], [1]]],
+                               "paths": []}  # fmt: skip
+    del codes
+    assert alive() is None
+
+
+def test_a_stopped_process_is_not_on_a_core() -> None:
+    """After Ctrl-Z and `fg`, the thread runs, but it has not run in the time between."""
+    tally = Tally()
+    tally.begin(1, 0, CoreTimes(0, 0))
+    tally.add(1, 0, 0, 10_000_000, CoreTimes(9_000_000, 1_000_000), "")
+    tally.add(1, 0, 0, 5_010_000_000, CoreTimes(12_000_000, 1_000_000), "")
+    ((_, _, _, samples, on_core, queued, elapsed),) = tally.pop()
+    assert (samples, on_core, queued, elapsed) == (2, 12_000_000, 1_000_000, 5_010_000_000)
 
 
 def test_a_full_disk_warns_once(tmp_path) -> None:

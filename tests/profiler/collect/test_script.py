@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from hotloop import cli
 from hotloop.base.children import python_command
 from hotloop.base.program_arguments import python_arguments
 from hotloop.errors import ConfigError
+from hotloop.profiler.collect.stacks import _ticker
 from hotloop.profiler.session import Session
 from hotloop.profiler.session.reading import read
 from tests.attempts import attempts
@@ -97,6 +99,7 @@ ENDS = {
     "import": "import there_is_no_such_module",
     "inside": "import json\njson.loads('{')",
     "at exit": "import atexit\natexit.register(print, 'bye')\nprint('hi')",
+    "last error": "import atexit, sys\natexit.register(lambda: print(sys.last_value))\n1 / 0",
     "hook": "import sys\nsys.excepthook = lambda *e: print('mine', e[0].__name__)\n1 / 0",
     "bad hook": "import sys\ndef h(*e):\n    raise TypeError('worse')\nsys.excepthook = h\n1 / 0",
     "deep": "def f(n):\n    return f(n + 1)\nf(0)",
@@ -233,6 +236,87 @@ def test_an_interrupted_script(tmp_path) -> None:
     assert read(out).metadata["exit_code"] == 130
 
 
+def test_a_closed_terminal_and_a_request_for_a_core_dump_reach_the_script(tmp_path) -> None:
+    """They end neither the command nor the script, if this handles them."""
+    script = write(
+        tmp_path,
+        """
+        import signal, time
+        for name in ("SIGHUP", "SIGQUIT"):
+            signal.signal(getattr(signal, name), lambda number, _: print(number, flush=True))
+        print("ready", flush=True)
+        for _ in range(2):
+            signal.pause()
+        """,
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-m", "hotloop", "profile", "--out", str(tmp_path / "p"), str(script)],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "ready\n"
+    os.kill(child.pid, signal.SIGHUP)
+    assert child.stdout.readline() == f"{signal.SIGHUP:d}\n"
+    os.killpg(child.pid, signal.SIGQUIT)
+    assert child.communicate(timeout=200)[0] == f"{signal.SIGQUIT:d}\n"
+    assert child.returncode == 0
+    assert read(tmp_path / "p").metadata["exit_code"] == 0
+
+
+def test_a_script_has_the_descriptors_of_the_command(tmp_path, monkeypatch) -> None:
+    """A shell passes one for each `<(...)`. Here the command runs in a thread of a program."""
+    script = write(tmp_path, "import os, sys\nos.write(int(sys.argv[1]), b'here')")
+    reading, writing = os.pipe()
+    os.set_inheritable(writing, True)
+    monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
+    arguments = ["profile", "--interval", "0", "--out", str(tmp_path / "p"), str(script)]
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(cli.main, [*arguments, str(writing)]).result() == 0
+    os.close(writing)
+    with open(reading, "rb") as file:
+        assert file.read() == b"here"
+
+
+@pytest.mark.skipif(
+    not hasattr(_ticker, "block_signals"), reason="the C extension is not up to date"
+)
+def test_signals_that_arrive_during_forks_are_not_lost(tmp_path) -> None:
+    script = write(
+        tmp_path,
+        """
+        import os, signal, time
+
+        class Alarm(Exception):
+            pass
+
+        def handle(number, frame):
+            global handled
+            handled += 1
+            raise Alarm
+
+        handled = caught = 0
+        signal.signal(signal.SIGALRM, handle)
+        for number in range(40):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.003 + number * 1e-4)
+                while handled <= number:
+                    child = os.fork()
+                    if child == 0:
+                        os._exit(0)
+                    os.waitpid(child, 0)
+            except Alarm:
+                caught += 1
+        print(handled - caught)
+        """,
+    )
+    result, _ = record(tmp_path, str(script))
+    assert (result.stdout, result.stderr, result.returncode) == ("0\n", "", 0)
+
+
 def test_tracebacks_have_no_hotloop_frames(tmp_path) -> None:
     pytest.importorskip("gymnasium")
     bare, result, _ = run_both(
@@ -308,7 +392,7 @@ import neighbour
 class Config:
     rate: float = 0.1
 
-print(sys.argv)
+print(sys.argv, sys.orig_argv[1:])
 print(list(sys.path))
 print(__name__, __file__, __spec__, __package__, __doc__, __cached__, type(__loader__).__name__)
 print(__builtins__, __annotations__, sorted(globals()))
@@ -667,7 +751,9 @@ def test_the_scripts_modules_come_before_pythons(tmp_path) -> None:
             assert all(process.samples for process in session.processes)
 
 
-@pytest.mark.parametrize("target", ["sh", "python", "python-with-empty-environment"])
+@pytest.mark.parametrize(
+    "target", ["sh", "python", "python-with-empty-environment", "python-after-clearing"]
+)
 def test_a_program_that_replaces_itself(tmp_path, target: str) -> None:
     write(tmp_path, "import time\nend = time.monotonic() + 0.4\nwhile time.monotonic() < end: pass")
     script = write(
@@ -687,6 +773,9 @@ def test_a_program_that_replaces_itself(tmp_path, target: str) -> None:
             first()
         if {target!r} == "sh":
             os.execlp("sh", "sh", "-c", "sleep 0.5; exit 3")
+        if "clearing" in {target!r}:
+            os.environ.clear()
+            os.execv(sys.executable, [sys.executable, "script.py"])
         env = {{}} if "empty" in {target!r} else os.environ
         os.execve(sys.executable, [sys.executable, "script.py"], env)
         """,

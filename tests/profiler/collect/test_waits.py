@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import asyncio.base_events
 import functools
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock, patch
 
 import pytest
 
+from hotloop.profiler.collect.asyncio_waits import pick_awaited_task
 from hotloop.profiler.collect.stacks import _ticker
 from hotloop.profiler.session import ProfiledProcess
 from tests.attempts import attempts
@@ -184,6 +189,52 @@ def test_waits_of_an_event_loop(tmp_path: Path) -> None:
             assert polling["sleep"] > 200e6
             # The producer mostly waits for space in the queue: the other task is the cause.
             assert sum(producing.values()) < 0.4 * sum(polling.values())
+
+
+def test_only_some_tasks_of_the_threads_own_loop_are_inspected() -> None:
+    codes = [asyncio.base_events.BaseEventLoop.run_forever.__code__]
+
+    class Loop:
+        def __init__(self, thread: int) -> None:
+            self._thread_id = thread
+
+    class Task:
+        num_inspected = 0
+        _fut_waiter = object()
+
+        def __init__(self, thread: int) -> None:
+            self.get_loop = lambda: Loop(thread)
+            self.coroutine = wait_elsewhere() if thread == 2 else wait_here()
+
+        def done(self) -> bool:
+            return False
+
+        def get_coro(self) -> Any:
+            Task.num_inspected += 1
+            return self.coroutine
+
+    async def wait_here() -> None:
+        await asyncio.sleep(1)
+
+    async def wait_elsewhere() -> None:
+        await asyncio.sleep(1)
+
+    class Odd(Task):
+        def done(self) -> bool:
+            raise ValueError("of the program")
+
+    def picks(tasks: list[Task]) -> set[str]:
+        with patch.dict(sys.modules, {"asyncio.tasks": Mock(_scheduled_tasks=tasks)}):
+            awaited = [pick_awaited_task(codes, 1) for _ in range(10)]
+        for task in tasks:
+            task.coroutine.close()
+        return {task.codes[0].co_name for task in awaited if task is not None}
+
+    assert picks([Task(1), Task(2), Task(2), Task(2)]) == {"wait_here"}
+    assert picks([Odd(1)]) == set()
+    Task.num_inspected = 0
+    assert picks([Task(1) for _ in range(10_000)]) == {"wait_here"}
+    assert Task.num_inspected < 1000
 
 
 def test_debug_modes_are_recorded(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -62,6 +63,7 @@
 #define NUM_END_FRAMES 64
 #define MAX_THREADS 64 /* with known times */
 #define MAX_LISTED 1024
+#define MAX_FREQUENT 32 /* threads that are sampled at each interval; more threads, less often */
 #define MAX_GLIMPSED_FRAMES 4
 #define MAX_FRAMES (2 * NUM_END_FRAMES + MAX_GLIMPSED_FRAMES)
 #define MAX_KNOWN 8192 /* a power of two */
@@ -77,9 +79,17 @@ typedef struct {
     int64_t instruction;
 } Place;
 
+/* A descriptor, -1 if there is none, and its file. A daemon closes all descriptors, and its own files
+   may then get their numbers. */
+typedef struct {
+    int number;
+    dev_t device;
+    ino_t inode;
+} File;
+
 typedef struct {
     unsigned long thread; /* 0: the slot is free */
-    int file, calls; /* with its times and its system call; `calls` may be -1 */
+    File file, calls; /* with its times and its system call; `calls` may be missing */
     int wait;
     int64_t on_core, queued;
 } Times;
@@ -113,6 +123,7 @@ static pthread_t ticker;
 static int is_ticking; /* guarded by the GIL */
 static int is_requested; /* and the main thread has not answered; atomic */
 static int has_unknown_times; /* some threads have no known times; atomic */
+static int num_threads; /* of the last sample; atomic */
 
 /* Guarded by the lock. A tick reads into `times`, and samples use the copy `tick_times`. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -131,7 +142,27 @@ static int64_t now(void) {
 
 /* ---- thread times of the kernel ---- */
 
-static void free_slot(Times *slot) { __atomic_store_n(&slot->thread, 0, __ATOMIC_RELEASE); }
+static File open_file(unsigned long thread, const char *name) {
+    char path[64];
+    struct stat status;
+    snprintf(path, sizeof path, "/proc/self/task/%lu/%s", thread, name);
+    int number = open(path, O_RDONLY | O_CLOEXEC);
+    if (number < 0 || fstat(number, &status) < 0) return (File){-1, 0, 0};
+    return (File){number, status.st_dev, status.st_ino};
+}
+
+/* Whether the descriptor still refers to its file. */
+static int is_open(const File *file) {
+    struct stat status;
+    return file->number >= 0 && fstat(file->number, &status) == 0 &&
+           status.st_dev == file->device && status.st_ino == file->inode;
+}
+
+static void free_slot(Times *slot) {
+    if (is_open(&slot->file)) close(slot->file.number);
+    if (is_open(&slot->calls)) close(slot->calls.number);
+    __atomic_store_n(&slot->thread, 0, __ATOMIC_RELEASE);
+}
 
 /* Cause of a wait in a call on a descriptor. */
 static int wait_of_file(int file) {
@@ -196,14 +227,8 @@ static void read_times(void) {
         char text[64];
         unsigned long thread = __atomic_load_n(&slot->thread, __ATOMIC_ACQUIRE);
         if (thread == 0) continue;
-        ssize_t size = pread(slot->file, text, sizeof text - 1, 0);
-        if (size <= 0) {
-            /* The thread has ended. After any other error, the program has closed this file and
-               opened its own with the same number. */
-            if (size < 0 && errno == ESRCH) {
-                close(slot->file);
-                if (slot->calls >= 0) close(slot->calls);
-            }
+        ssize_t size = is_open(&slot->file) ? pread(slot->file.number, text, sizeof text - 1, 0) : 0;
+        if (size <= 0) { /* the thread has ended, or the program has closed the file */
             free_slot(slot);
             continue;
         }
@@ -213,8 +238,8 @@ static void read_times(void) {
         slot->on_core = strtoll(text, &end_of_number, 10);
         slot->queued = strtoll(end_of_number, NULL, 10);
         slot->wait = UNKNOWN;
-        if (slot->calls < 0 || before < 0) continue;
-        size = pread(slot->calls, text, sizeof text - 1, 0);
+        if (before < 0 || !is_open(&slot->calls)) continue;
+        size = pread(slot->calls.number, text, sizeof text - 1, 0);
         if (size <= 0) continue;
         text[size] = 0;
         slot->wait = wait_of_call(text);
@@ -225,12 +250,9 @@ static void read_times(void) {
 static int open_times(unsigned long thread) {
     for (Times *slot = times; slot < times + MAX_THREADS; slot++) {
         if (__atomic_load_n(&slot->thread, __ATOMIC_ACQUIRE) != 0) continue;
-        char path[64];
-        snprintf(path, sizeof path, "/proc/self/task/%lu/schedstat", thread);
-        slot->file = open(path, O_RDONLY | O_CLOEXEC);
-        if (slot->file < 0) return 0;
-        snprintf(path, sizeof path, "/proc/self/task/%lu/syscall", thread);
-        slot->calls = open(path, O_RDONLY | O_CLOEXEC); /* missing in some kernels */
+        slot->file = open_file(thread, "schedstat");
+        if (slot->file.number < 0) return 0;
+        slot->calls = open_file(thread, "syscall"); /* missing in some kernels */
         slot->wait = UNKNOWN;
         slot->on_core = slot->queued = -1; /* a tick may publish the slot before it has read it */
         __atomic_store_n(&slot->thread, thread, __ATOMIC_RELEASE);
@@ -496,10 +518,12 @@ static int append_record(PyThreadState *source, int64_t at_ns, const Times *know
     return failed;
 }
 
-/* List the threads of the main interpreter. Returns -1 if another thread has locked the list. No
-   thread ends while this one holds the GIL, but one created by C may be adding itself. */
+/* List the threads of the main interpreter, the main thread first: Python lists it last, behind the
+   limit. Returns -1 if another thread has locked the list. No thread ends while this one holds the
+   GIL, but one created by C may be adding itself. */
 static int list_threads(PyThreadState **threads) {
     int count = 0;
+    if (main_state != NULL) threads[count++] = main_state;
 #if PY_VERSION_HEX < 0x030C0000
     /* Later versions add a thread once it is complete. Do not wait for the lock: its holder may be
        waiting for the GIL (CPython issue 106883). */
@@ -508,7 +532,7 @@ static int list_threads(PyThreadState **threads) {
 #endif
     PyThreadState *state = PyInterpreterState_ThreadHead(PyInterpreterState_Main());
     for (; state != NULL && count < MAX_LISTED; state = PyThreadState_Next(state))
-        threads[count++] = state;
+        if (state != main_state) threads[count++] = state;
 #if PY_VERSION_HEX < 0x030C0000
     PyThread_release_lock(mutex);
 #endif
@@ -534,6 +558,7 @@ static int sample_threads(void) {
     }
     pthread_mutex_unlock(&lock);
     if (!is_new) return 0;
+    __atomic_store_n(&num_threads, count, __ATOMIC_RELAXED);
     int failed = 0, is_unknown = 0;
     /* A finalizer could release the GIL, and the sampled thread could end. */
     int was_gc_enabled = PyGC_Disable();
@@ -562,6 +587,29 @@ static PyObject *look(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
     Py_RETURN_NONE;
 }
 
+/* ---- forks ---- */
+
+/* Python drops an exception in a function of `os.register_at_fork`. A signal that arrives there, such
+   as Ctrl-C, would be lost. So signals are blocked from the first of these functions to the last. In
+   C, since Python calls the handlers of signals before a function of Python returns. */
+static _Thread_local sigset_t signals_before;
+static _Thread_local int num_blocks; /* there may have been several recordings */
+
+static PyObject *block_signals(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored)) {
+    if (num_blocks++ > 0) Py_RETURN_NONE;
+    sigset_t all;
+    sigfillset(&all);
+    const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL}; /* caused by the thread itself */
+    for (size_t k = 0; k < sizeof faults / sizeof *faults; k++) sigdelset(&all, faults[k]);
+    pthread_sigmask(SIG_BLOCK, &all, &signals_before);
+    Py_RETURN_NONE;
+}
+
+static PyObject *restore_signals(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored)) {
+    if (num_blocks > 0 && --num_blocks == 0) pthread_sigmask(SIG_SETMASK, &signals_before, NULL);
+    Py_RETURN_NONE;
+}
+
 /* ---- the ticker ---- */
 
 /* Random gaps of 0.5 to 1.5 intervals, so that ticks do not synchronize with a periodic program. */
@@ -569,7 +617,9 @@ static int64_t next_gap(void) {
     random_state ^= random_state << 13;
     random_state ^= random_state >> 7;
     random_state ^= random_state << 17;
-    return interval_ns / 2 + (int64_t)(random_state % (uint64_t)(interval_ns + 1));
+    int num = __atomic_load_n(&num_threads, __ATOMIC_RELAXED);
+    int64_t ns = num <= MAX_FREQUENT ? interval_ns : interval_ns * num / MAX_FREQUENT;
+    return ns / 2 + (int64_t)(random_state % (uint64_t)(ns + 1));
 }
 
 /* Call with the lock. Returns 1 if the ticker stops or the flag is set, 0 after the time. */
@@ -743,7 +793,7 @@ static PyObject *begin(PyObject *Py_UNUSED(module), PyObject *args) {
     due_ns = now() + interval_ns;
     sampled_ns = overhead_ns = 0; /* of a forked child's parent */
     random_state = (uint64_t)due_ns * 0x9E3779B97F4A7C15u | 1;
-    is_ticking = is_stopping = is_requested = is_unanswered = has_unknown_times = 0;
+    is_ticking = is_stopping = is_requested = is_unanswered = has_unknown_times = num_threads = 0;
     sampler_thread = 0;
     Py_RETURN_NONE;
 }
@@ -755,12 +805,9 @@ static PyObject *enter(PyObject *Py_UNUSED(module), PyObject *args) {
 
 static PyObject *end(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored)) {
     Py_CLEAR(records);
+    main_state = NULL; /* in a forked child, it may have been freed */
     for (Times *slot = times; slot < times + MAX_THREADS; slot++)
-        if (slot->thread != 0) {
-            close(slot->file);
-            if (slot->calls >= 0) close(slot->calls);
-            free_slot(slot);
-        }
+        if (slot->thread != 0) free_slot(slot);
     memset(tick_times, 0, sizeof tick_times);
     memset(sample_times, 0, sizeof sample_times);
     idle = (Idle){0};
@@ -782,6 +829,10 @@ static PyObject *swap(PyObject *Py_UNUSED(module), PyObject *list) {
     idle = (Idle){0};
     pthread_mutex_unlock(&lock);
     return Py_BuildValue("(NLl)", previous, (long long)previous_idle.until_ns, previous_idle.ticks);
+}
+
+static PyObject *now_ns(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored)) {
+    return PyLong_FromLongLong(now());
 }
 
 static PyObject *cost_ns(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored)) {
@@ -825,7 +876,10 @@ static PyMethodDef methods[] = {
     {"swap", swap, METH_O,
      "swap(records): append samples to another list. Returns the previous list, the time until\n"
      "which no thread has run after its last sample, and the number of ticks in that time."},
+    {"now_ns", now_ns, METH_NOARGS, "Like `time.monotonic_ns()`, which a program may replace."},
     {"cost_ns", cost_ns, METH_NOARGS, "Time of ticks and answers in nanoseconds."},
+    {"block_signals", block_signals, METH_NOARGS, "Block signals in this thread."},
+    {"restore_signals", restore_signals, METH_NOARGS, "Restore those before `block_signals()`."},
     {"is_traced", is_traced, METH_NOARGS,
      "Whether a thread has a trace or a profile function (`sys.settrace`, `sys.setprofile`)."},
     {"line_of", line_of, METH_VARARGS,

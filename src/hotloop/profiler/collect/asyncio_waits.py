@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from types import CodeType
 from typing import Any, NamedTuple
 
-# Limit on the tasks that are inspected.
-_MAX_TASKS = 64
+# Limits on the tasks that are inspected, and on those among which they are searched. A program may
+# have a hundred thousand, and cannot run meanwhile.
+_MAX_TASKS, _MAX_LISTED = 64, 512
 _MAX_DEPTH = 64
 # Files in which a task waits for another task.
 _TASK_WAIT_FILES = ("/asyncio/queues.py", "/asyncio/locks.py")
@@ -41,26 +43,30 @@ def runs_event_loop(codes: Sequence[CodeType]) -> bool:
     return any(code.co_filename.endswith(_LOOP_FILE) for code in codes[:8])
 
 
-def pick_awaited_task(codes: Sequence[CodeType]) -> AwaitedTask | None:
+def pick_awaited_task(codes: Sequence[CodeType], thread: int) -> AwaitedTask | None:
     """Return a task that an event loop waits for; None if there is no loop or no such task.
 
     Args:
         codes: code objects of the thread, innermost first.
+        thread: Python's identifier of the thread.
     """
     tasks = sys.modules.get("asyncio.tasks")
     if tasks is None or not runs_event_loop(codes):
         return None
     try:
-        waits = [_inspect_task(task) for task in _pending_tasks(tasks)[:_MAX_TASKS]]
-    except (AttributeError, RuntimeError):  # another Python version, or a set that has just changed
+        waits = [_inspect_task(task) for task in islice(_pending_tasks(tasks, thread), _MAX_TASKS)]
+    except Exception:  # another Python version, a set that has just changed, a program's own object
         return None
     active = [wait for wait in waits if wait is not None]
     return _rng.choice(active) if active else None
 
 
-def _pending_tasks(tasks: Any) -> list[Any]:
-    all_tasks = list(getattr(tasks, "_scheduled_tasks", None) or getattr(tasks, "_all_tasks", ()))
-    return [task for task in all_tasks if not task.done()]
+def _pending_tasks(tasks: Any, thread: int) -> Iterator[Any]:
+    """Yield tasks of the event loop that runs in a thread."""
+    all_tasks = getattr(tasks, "_scheduled_tasks", None) or getattr(tasks, "_all_tasks", ())
+    for task in list(islice(all_tasks, _MAX_LISTED)):
+        if not task.done() and getattr(task.get_loop(), "_thread_id", thread) == thread:
+            yield task
 
 
 def _inspect_task(task: Any) -> AwaitedTask | None:

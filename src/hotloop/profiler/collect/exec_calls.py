@@ -48,9 +48,8 @@ class ExecCalls:
             # `execvp` tries one directory after another.
             if not isinstance(path, int) and not os.access(path, os.X_OK):
                 return
-            has_settings = isinstance(env, Mapping) and (
-                self._variable in env or self._variable.encode() in env
-            )
+            # The names are texts or bytes.
+            has_settings = isinstance(env, Mapping) and self._variable in map(os.fsdecode, env)
             self._callback([os.fsdecode(part) for part in argv], has_settings)
         except Exception:  # the call itself reports invalid arguments
             return

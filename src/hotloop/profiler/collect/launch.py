@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
@@ -33,7 +34,10 @@ _SPEED = re.compile(
 # The output of a program whose terminal shows a live report.
 OUTPUT_FILE = "output.txt"
 # Signals to this process are for the program. Clusters send SIGUSR1 or 2 before they end a job.
-_FORWARDED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
+_WARNINGS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
+_FORWARDED: tuple[int, ...] = (signal.SIGTERM, signal.SIGHUP, *_WARNINGS)
+# The terminal sends Ctrl-C and Ctrl-\ to the program directly.
+_OF_TERMINAL: tuple[int, ...] = (signal.SIGINT, signal.SIGQUIT)
 
 
 def record_program(
@@ -142,26 +146,41 @@ def _run_command(
     command: list[str], py_spy: Path | None, output: Path | None
 ) -> tuple[int, str | None]:
     """Run the command. Return its exit code, −N after signal N, and the error of py-spy, if any."""
-    # The terminal sends Ctrl-C to the command directly, so this process ignores it and waits.
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, *_FORWARDED)}
+    process: subprocess.Popen[Any] | None = None
+    early: list[int] = []  # signals that arrived before the process existed
+
+    def forward(number: int, _: Any) -> None:
+        if process is None:
+            early.append(number)
+        else:
+            with suppress(ProcessLookupError):
+                process.send_signal(number)
+
+    def wait(number: int, _: Any) -> None:
+        """Ignore a signal. Unlike SIG_IGN, the command does not inherit this function."""
+
+    actions = dict.fromkeys(_FORWARDED, forward) | dict.fromkeys(_OF_TERMINAL, wait)
+    if threading.current_thread() is not threading.main_thread():
+        actions = {}  # Python allows handlers in the main thread alone
+    handlers = {number: signal.getsignal(number) for number in actions}
+    # Python could not restore a handler of C, for which it returns None.
+    handlers = {number: handler for number, handler in handlers.items() if handler is not None}
     with ExitStack() as exits:
         streams: dict[str, Any] = {}
         if output is not None:
             file = exits.enter_context(output.open("wb"))
             streams = {name: file for name in ("stdout", "stderr") if getattr(sys, name).isatty()}
-        process = subprocess.Popen(command, env={**os.environ}, **streams)
-    spy = attach(process.pid, py_spy) if py_spy is not None else None
-
-    def forward(number: int, _: Any) -> None:
-        with suppress(ProcessLookupError):
-            process.send_signal(number)
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for number in _FORWARDED:
-        signal.signal(number, forward)
-    try:
-        code = process.wait()
-        return code, spy.stop() if spy is not None else None
-    finally:
         for number, handler in handlers.items():
-            signal.signal(number, handler)
+            exits.callback(signal.signal, number, handler)
+            if handler is not signal.SIG_IGN:  # which the command inherits, as under `nohup`
+                signal.signal(number, actions[number])
+        # The command inherits all descriptors, such as that of `<(...)` in a shell.
+        started = subprocess.Popen(command, env={**os.environ}, close_fds=False, **streams)
+        process = started
+        for number in early:
+            forward(number, None)
+        for number in handlers.keys() & {*_FORWARDED}:  # also those that this process ignored
+            signal.signal(number, forward)
+        spy = attach(started.pid, py_spy) if py_spy is not None else None
+        code = started.wait()
+        return code, spy.stop() if spy is not None else None

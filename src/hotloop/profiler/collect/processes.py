@@ -11,6 +11,7 @@ Forked processes continue to record by themselves. Python programs that the proc
 from __future__ import annotations
 
 import atexit
+import importlib
 import json
 import os
 import sys
@@ -23,6 +24,7 @@ from hotloop.base.import_hooks import ImportHooks
 from hotloop.base.startup import call_in_programs
 from hotloop.profiler.collect.exec_calls import ExecCalls
 from hotloop.profiler.collect.sampler import StackSampler
+from hotloop.profiler.collect.stacks import _ticker
 from hotloop.timing._writer import in_multiprocessing_child
 from hotloop.timing.gpu_window import LENGTH_S, GpuWindows
 
@@ -79,6 +81,12 @@ class Capture:
             after_in_parent=self._after_fork_in_parent,
             after_in_child=self._after_fork_in_child,
         )
+        if hasattr(_ticker, "block_signals"):  # around the functions above
+            os.register_at_fork(
+                before=_ticker.block_signals,
+                after_in_parent=_ticker.restore_signals,
+                after_in_child=_ticker.restore_signals,
+            )
         atexit.register(self.end)
         self._exec_calls = ExecCalls(self._before_exec, SETTINGS_VARIABLE)
         self._exec_calls.install()
@@ -196,7 +204,7 @@ def begin_in_child() -> None:
     """Start to record this process if a recorded process has started it."""
     global _capture
     text = os.environ.get(SETTINGS_VARIABLE)
-    if not text or _capture is not None or not _should_record():
+    if not text or _capture is not None or not _should_record() or _is_subinterpreter():
         return
     try:
         settings: dict[str, Any] = json.loads(text)
@@ -212,7 +220,18 @@ def begin_in_child() -> None:
         print(f"hotloop: this process is not profiled: {error}", file=sys.stderr)
 
 
+def _is_subinterpreter() -> bool:
+    """Return whether a program runs `sitecustomize` a second time, in an interpreter of its own."""
+    for name in ("_interpreters", "_xxsubinterpreters"):  # since Python 3.13, and before
+        try:
+            interpreters: Any = importlib.import_module(name)
+        except ImportError:
+            continue
+        return interpreters.get_current() != interpreters.get_main()
+    return False
+
+
 def _should_record() -> bool:
-    """Return False for the resource tracker and for a process that starts its own profile."""
-    excluded = ("multiprocessing.resource_tracker", "hotloop.profiler.collect.script")
+    """Return False for a resource tracker and for a process that starts its own profile."""
+    excluded = (".resource_tracker import main", "hotloop.profiler.collect.script")
     return not any(module in argument for argument in sys.orig_argv for module in excluded)

@@ -12,7 +12,6 @@ long call or waits. Without the extension, the separate thread always samples.
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import errno
 import gc
@@ -22,6 +21,9 @@ import sys
 import threading
 import time
 import warnings
+
+# gevent replaces these functions in their modules. The sampler's thread must not be a greenlet.
+from _thread import allocate_lock, get_ident, start_new_thread
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
@@ -75,6 +77,9 @@ class StackSampler:
         problems: errors of hooks, by module. May grow.
     """
 
+    # Programs that test themselves stop the clocks of `time`.
+    _now_ns = staticmethod(getattr(_ticker, "now_ns", time.monotonic_ns))
+
     def __init__(
         self,
         directory: Path,
@@ -93,6 +98,9 @@ class StackSampler:
         # The extension reads open spans from the recorder in C.
         self._uses_ticker = _ticker is not None and not _control.backend.__name__.endswith("_pure")
         self._pid = os.getpid()
+        # gevent changes the number that `threading` has for the main thread.
+        is_main = threading.get_native_id() == self._pid
+        self._main_ident = get_ident() if is_main else threading.main_thread().ident or 0
         self._component = component
         self._start_ns = 0
         self._times = processes.ThreadTimes()
@@ -117,10 +125,12 @@ class StackSampler:
         self._num_lines = 0
         self._write_s = 0.0
         self._switch_us = round(sys.getswitchinterval() * 1e6)
-        self._lock = threading.Lock()
-        self._stopping = threading.Event()
+        self._is_switching_fast = False
+        self._lock = allocate_lock()
+        self._is_stopping = False
+        self._running = allocate_lock()  # locked while a thread should run
         # Several threads may fork at the same time.
-        self._pause_lock = threading.Lock()
+        self._pause_lock = allocate_lock()
         self._num_pauses = 1
         self._has_ended = False
         # Lock that the running thread holds until it ends.
@@ -128,8 +138,8 @@ class StackSampler:
 
     def start(self) -> None:
         """Start sampling. If the file cannot be written, warn and sample nothing."""
-        self._start_ns = time.monotonic_ns()
-        self._written_s = time.monotonic()
+        self._start_ns = self._now_ns()
+        self._written_s = self._now_s()
         self._next_sample_s = self._written_s + self._interval_s
         if not self._opens_late:
             self._open()
@@ -137,9 +147,9 @@ class StackSampler:
         self._tally.has_thread_times = times is not None
         self._tally.begin(self._pid, self._start_ns, times)
         if self._uses_ticker:
-            main_ident = threading.main_thread().ident or 0
             self._records = []
-            _ticker.begin(self._records, self._interval_s, main_ident, self._pid)
+            _ticker.begin(self._records, self._interval_s, self._main_ident, self._pid)
+            self._times.close()
         self.resume()
 
     def pause(self) -> None:
@@ -148,7 +158,9 @@ class StackSampler:
             self._num_pauses += 1
             if self._num_pauses > 1:
                 return
-            self._stopping.set()
+            self._is_stopping = True
+            if self._running.locked():
+                self._running.release()
             if self._uses_ticker:
                 _ticker.stop()
             if self._thread_lock is not None and self._thread_lock.acquire(timeout=5.0):
@@ -162,15 +174,16 @@ class StackSampler:
             self._num_pauses -= 1
             if self._num_pauses or self._has_failed or self._has_ended:
                 return
-            self._stopping.clear()
-            thread_lock = self._thread_lock = _thread.allocate_lock()
+            self._is_stopping = False
+            self._running.acquire(blocking=False)
+            thread_lock = self._thread_lock = allocate_lock()
             thread_lock.acquire()
             try:
                 if self._uses_ticker:
                     _ticker.start()
                 # Not a `threading.Thread`: a program that joins all threads must not wait for it.
                 with blocked_signals():
-                    _thread.start_new_thread(self._run, (thread_lock,))
+                    start_new_thread(self._run, (thread_lock,))
             except RuntimeError:  # the thread limit is reached, or the interpreter is shutting down
                 self._thread_lock = None
                 if self._uses_ticker:
@@ -222,7 +235,7 @@ class StackSampler:
     def _flush_if_due(self) -> None:
         start_ns = time.thread_time_ns()
         with self._lock:
-            now = time.monotonic()
+            now = self._now_s()
             if now - self._written_s < self._period_s:
                 return
             self._written_s = now
@@ -237,11 +250,12 @@ class StackSampler:
     def _wait(self) -> bool:
         """Wait for a sample or until a line is due. Return False when the sampler stops."""
         if not self._uses_ticker:
-            if self._stopping.wait(max(0.0, self._next_sample_s - time.monotonic())):
+            wait_s = max(0.0, self._next_sample_s - self._now_s())
+            if self._running.acquire(timeout=wait_s) or self._is_stopping:
                 return False
             with self._lock:
                 self._sample_threads()
-            self._next_sample_s = time.monotonic() + self._interval_s
+            self._next_sample_s = self._now_s() + self._interval_s
             return True
         text, self._pending_text = self._pending_text, b""
         due_ns = round((self._written_s + self._period_s) * 1e9)
@@ -249,7 +263,7 @@ class StackSampler:
         if result == _ticker.UNANSWERED:
             _ticker.look()
             self._record_awaited_task()
-        return result != _ticker.STOPPED and not self._stopping.is_set()
+        return result != _ticker.STOPPED and not self._is_stopping
 
     # --- samples ----------------------------------------------------------------------------------
 
@@ -264,9 +278,9 @@ class StackSampler:
         finally:
             if is_gc_enabled:
                 gc.enable()
-        now_ns = time.monotonic_ns()
+        now_ns = self._now_ns()
         # This function's own frame refers to `frames`, and would keep all of them alive.
-        frames.pop(threading.get_ident(), None)
+        frames.pop(get_ident(), None)
         paths = timing.open_paths()
         native_ids = self._native_ids()
         for ident, frame in frames.items():
@@ -285,7 +299,7 @@ class StackSampler:
         )
         if index is None or self._records[index][6] != "events":
             return
-        awaited = pick_awaited_task(self._records[index][-1])
+        awaited = pick_awaited_task(self._records[index][-1], self._main_ident)
         if awaited is not None:
             self._awaited[index] = awaited
 
@@ -319,8 +333,9 @@ class StackSampler:
         # Use fast switching only beside a single busy thread, which then loses only the time of the
         # samples. Several busy threads would switch among each other just as often.
         now_us = round(sys.getswitchinterval() * 1e6)
-        if now_us != _SWITCH_US:
+        if not self._is_switching_fast or now_us != _SWITCH_US:
             self._switch_us = now_us  # the program's interval, which it may have changed
+        self._is_switching_fast = is_fast
         target_us = min(_SWITCH_US, self._switch_us) if is_fast else self._switch_us
         if target_us != now_us:
             sys.setswitchinterval(target_us / 1e6)
@@ -332,11 +347,10 @@ class StackSampler:
             for thread in threading.enumerate()
             if thread.ident is not None and thread.native_id is not None
         }
-        main_ident = threading.main_thread().ident
-        if main_ident is not None:
-            # In a fork, Python may still return the parent's native id.
-            native_ids[main_ident] = self._pid
-        return native_ids
+        return native_ids | {self._main_ident: self._pid}  # a fork may still have its parent's
+
+    def _now_s(self) -> float:
+        return self._now_ns() / 1e9
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -377,7 +391,7 @@ class StackSampler:
             self._count_records()
         # Read the kernel's numbers from time to time, which is slow.
         self._num_lines += 1
-        now = time.monotonic()
+        now = self._now_s()
         is_due = now - self._kernel_read_s > _KERNEL_PERIOD_S or self._num_lines == len(_FIRST_S)
         if last or is_due:
             self._kernel_read_s = now
@@ -387,7 +401,7 @@ class StackSampler:
                 self._descendants = processes.descendants()
         # Add the line to the text to write.
         line = {
-            "t": time.monotonic_ns(),
+            "t": self._now_ns(),
             "early": not last and self._num_lines < len(_FIRST_S),
             "last": last,
             **self._index.pop_new(),
@@ -426,7 +440,7 @@ class StackSampler:
         """Stop sampling with a single warning. The program continues."""
         self._file.close()
         self._has_failed = True
-        self._stopping.set()
+        self._is_stopping = True
         is_closed = isinstance(error, OSError) and error.errno == errno.EBADF
         reason = CLOSED if is_closed else error
         if self._uses_ticker:

@@ -27,11 +27,12 @@ except ModuleNotFoundError:
 except ImportError as error:  # built for an unsupported version of Python
     MISSING_EXTENSION = str(error).partition(":")[0]
 
-# Limit on the places in code for which the number of the stack is cached.
-_MAX_PLACES = 8192
+# Limits on the places in code for which the number of the stack is cached, and on the code objects
+# that are kept. A program may generate code in its loop.
+_MAX_PLACES, _MAX_CODES = 8192, 16384
 _RESUME = opmap.get("RESUME", -1)
 
-# Ids of code objects, since hashing one takes microseconds, and lines. Innermost first.
+# Numbers of places and lines, innermost first.
 _StackKey = tuple[tuple[int, ...], tuple[int, ...]]
 
 # Origins of a frame. Stacks omit the profiler's frames and those outside a script's first one.
@@ -45,11 +46,13 @@ class StackIndex:
     """A table that numbers paths and stacks in the order of their first use."""
 
     def __init__(self) -> None:
-        # Code (a reference, so that its `id` stays valid) and origin, by `id` of the code.
-        self._codes: dict[int, tuple[CodeType, int]] = {}
-        self._places: dict[int, int] = {}
+        # Code (a reference, so that its `id` stays valid), number of its place, and origin, by `id`
+        # of the code. Hashing a code takes microseconds.
+        self._codes: dict[int, tuple[CodeType, int, int]] = {}
+        self._places: dict[tuple[str, str, int], int] = {}
         self._stacks: dict[_StackKey, int] = {}
-        self._stacks_by_place: dict[bytes, int] = {}
+        # With the codes, so that their addresses in the key stay valid.
+        self._stacks_by_place: dict[bytes, tuple[int, Sequence[CodeType]]] = {}
         self._paths: dict[tuple[str, ...], int] = {}
         self._new: dict[str, list[Any]] = {"places": [], "stacks": [], "paths": []}
 
@@ -75,8 +78,8 @@ class StackIndex:
 
     def stack_of_places(self, places: bytes, codes: Sequence[CodeType]) -> int:
         """Return the number of a stack from the extension: one place per code, innermost first."""
-        stack = self._stacks_by_place.get(places)
-        return self._stack_of_new_places(places, codes) if stack is None else stack
+        known = self._stacks_by_place.get(places)
+        return self._stack_of_new_places(places, codes) if known is None else known[0]
 
     def _stack_of_new_places(self, places: bytes, codes: Sequence[CodeType]) -> int:
         instructions = _instruction_offsets(places)
@@ -90,7 +93,7 @@ class StackIndex:
         )
         if len(self._stacks_by_place) >= _MAX_PLACES:
             self._stacks_by_place.clear()
-        self._stacks_by_place[places] = stack
+        self._stacks_by_place[places] = stack, codes
         return stack
 
     def stack_of_task(self, task: AwaitedTask, places: bytes, codes: Sequence[CodeType]) -> int:
@@ -106,35 +109,36 @@ class StackIndex:
 
     def _stack_number(self, stack_codes: Sequence[CodeType], line: Callable[[int], int]) -> int:
         """Return the number of a stack, innermost first. `line` returns the line at a depth."""
-        codes: list[int] = []
+        if len(self._codes) > _MAX_CODES:
+            self._codes.clear()
+        places: list[int] = []
         lines: list[int] = []
         codes_by_id = self._codes
         for depth, code in enumerate(stack_codes):
-            code_id = id(code)
-            if code_id not in codes_by_id:
-                self._add_code(code)
-            origin = codes_by_id[code_id][1]
+            _, place, origin = codes_by_id.get(id(code)) or self._add_code(code)
             if origin == _STARTER:
                 break
             if origin != _PROFILER:
                 # Lines matter in the innermost frame and in the user's code.
-                lines.append(line(depth) if origin == _USER or not codes else 0)
-                codes.append(code_id)
-        if not codes:
-            codes, lines = [id(stack_codes[0])], [line(0)]
-        key = tuple(codes), tuple(lines)
+                lines.append(line(depth) if origin == _USER or not places else 0)
+                places.append(place)
+        if not places:
+            places, lines = [codes_by_id[id(stack_codes[0])][1]], [line(0)]
+        key = tuple(places), tuple(lines)
         stack = self._stacks.get(key)
         if stack is None:
             stack = self._stacks[key] = len(self._stacks)
-            places = [self._places[code_id] for code_id in reversed(codes)]
-            self._new["stacks"].append([places, lines[::-1]])
+            self._new["stacks"].append([places[::-1], lines[::-1]])
         return stack
 
-    def _add_code(self, code: CodeType) -> None:
-        self._codes[id(code)] = code, _code_origin(code.co_filename)
-        self._places[id(code)] = len(self._places)
+    def _add_code(self, code: CodeType) -> tuple[CodeType, int, int]:
         name = getattr(code, "co_qualname", code.co_name)
-        self._new["places"].append([name, code.co_filename, code.co_firstlineno])
+        key = name, code.co_filename, code.co_firstlineno
+        if key not in self._places:
+            self._places[key] = len(self._places)
+            self._new["places"].append(list(key))
+        entry = self._codes[id(code)] = code, self._places[key], _code_origin(code.co_filename)
+        return entry
 
 
 def _instruction_offsets(places: bytes) -> tuple[int, ...]:

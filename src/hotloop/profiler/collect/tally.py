@@ -7,6 +7,9 @@ from typing import Any, NamedTuple
 
 from hotloop.base.processes import CoreTimes
 
+# A longer time without a sample is not divided by the state at its end.
+_MAX_GAP_NS = 1_000_000_000
+
 
 class _Observation(NamedTuple):
     """State of a thread at a sample: time, kernel counters, place, and cause of its wait."""
@@ -30,15 +33,16 @@ class _PlaceTimes:
         """Add the time between two samples to the place of the second one."""
         # If the thread was blocked at the tick, all of the time is blocked. If it ran, the time is
         # divided in proportion to the kernel's on-core and queued time. If the state is unknown
-        # (`wait` is None), the place gets the kernel's counts since the previous sample.
+        # (`wait` is None), the place gets the kernel's counts since the previous sample. So it does
+        # if they are small in a long time, as after Ctrl-Z and `fg`.
         self.elapsed += elapsed
+        runnable = on_core + queued
         if wait:
             self.waits[wait] = self.waits.get(wait, 0) + elapsed
-        elif wait is None:
+        elif wait is None or (elapsed > _MAX_GAP_NS and 0 < runnable < elapsed / 2):
             self.on_core += on_core
             self.queued += queued
         else:
-            runnable = on_core + queued
             queued_part = round(elapsed * queued / runnable) if runnable > 0 else 0
             self.queued += queued_part
             self.on_core += elapsed - queued_part

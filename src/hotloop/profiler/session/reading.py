@@ -472,10 +472,7 @@ def _unrecorded(
     unrecorded: dict[int, UnrecordedProcess] = {}
     for totals in sampled:
         for pid, process in totals.descendants.items():
-            if (
-                pid not in recorded_pids
-                and "multiprocessing.resource_tracker" not in process.command
-            ):
+            if pid not in recorded_pids and ".resource_tracker import main" not in process.command:
                 command = _SCRIPT_COMMAND.sub("fork of python ", process.command)
                 unrecorded[pid] = process._replace(command=command)
     return [unrecorded[pid] for pid in sorted(unrecorded)]
