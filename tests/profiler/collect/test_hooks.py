@@ -323,6 +323,41 @@ def test_torch(tmp_path) -> None:
     assert bare.getvalue() == result.stdout
 
 
+FAILED_STEPS = """
+import time, torch
+
+weights = torch.nn.Parameter(torch.zeros(3))
+weights.grad = torch.ones(3)
+sgd = torch.optim.SGD([weights], lr=0.1)
+
+def fail():
+    raise ValueError
+
+class Twice(torch.optim.SGD):
+    def step(self, closure=None):
+        sgd.step()
+        super().step(closure)
+
+for optimizer in (sgd, Twice([weights], lr=0.1)):
+    try:
+        optimizer.step(fail)
+    except ValueError:
+        pass
+    time.sleep(0.01)
+    optimizer.step()
+time.sleep(0.5)
+"""
+
+
+@needs_torch
+def test_steps_that_fail_or_call_others_are_single_spans(tmp_path) -> None:
+    _, session = record(tmp_path, str(write(tmp_path, FAILED_STEPS)))
+    tree = session.main.tree
+    assert [path for path, _ in tree.walk() if "optimizer_step" in path] == [("optimizer_step",)]
+    assert (tree.find("optimizer_step").count, tree.find("optimizer_step").open) == (4, 0)
+    assert tree.find("optimizer_step").total_ns < 0.4e9
+
+
 COMPILED = """
 import torch
 

@@ -5,12 +5,54 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 from hotloop.profiler.collect.hooks import wrapping
 from hotloop.profiler.collect.hooks.wrapping import facts, wrap
 from hotloop.timing import span
+from hotloop.timing._span import Span
+
+
+class _OpenSteps(threading.local):
+    """Steps of optimizers that a thread is in, by the frame of the call.
+
+    A step may call that of another optimizer or of its base class. Only the outermost is a span.
+    torch does not report a step that raises an exception: its frame is no longer running.
+    """
+
+    def __init__(self) -> None:
+        self._steps: list[tuple[FrameType, Span | None]] = []
+
+    def begin(self, frame: FrameType) -> None:
+        """Open a span, unless another step is running."""
+        self._drop_failed(frame)
+        # Keep the object: the Python recorder creates one span per call site.
+        opened = None if self._steps else span("optimizer_step")
+        self._steps.append((frame, opened))
+        if opened is not None:
+            opened.__enter__()
+
+    def end(self, frame: FrameType) -> None:
+        """Close the span of the innermost step. A compiler may have continued it in a new frame."""
+        if self._steps and self._steps[-1][0] is not frame:
+            self._drop_failed(frame)
+        if self._steps:
+            self._pop()
+
+    def _drop_failed(self, frame: FrameType) -> None:
+        running: set[int] = set()
+        outer = frame if self._steps else None
+        while outer is not None:
+            running.add(id(outer))
+            outer = outer.f_back
+        while self._steps and id(self._steps[-1][0]) not in running:
+            self._pop()
+
+    def _pop(self) -> None:
+        _, opened = self._steps.pop()
+        if opened is not None:
+            opened.__exit__(None, None, None)
 
 
 def _hook_torch(module: ModuleType) -> None:
@@ -27,8 +69,7 @@ def _hook_optimizers(module: ModuleType) -> None:
     if not hasattr(module, "register_optimizer_step_pre_hook"):
         return
     torch = sys.modules["torch"]
-    # `after` must exit the same object: the Python recorder creates one span per call site.
-    entered = threading.local()
+    open_steps = _OpenSteps()
 
     def before(*_: Any) -> None:
         if wrapping.is_compiling():
@@ -37,12 +78,11 @@ def _hook_optimizers(module: ModuleType) -> None:
         facts["torch_threads"] = float(torch.get_num_threads())
         if "optimizer_step" in wrapping.delays.functions:
             wrapping.delays.functions["optimizer_step"]()
-        entered.span = span("optimizer_step")
-        entered.span.__enter__()
+        open_steps.begin(sys._getframe(1))
 
     def after(*_: Any) -> None:
-        if hasattr(entered, "span") and not wrapping.is_compiling():
-            entered.span.__exit__(None, None, None)
+        if not wrapping.is_compiling():
+            open_steps.end(sys._getframe(1))
 
     module.register_optimizer_step_pre_hook(before)
     module.register_optimizer_step_post_hook(after)

@@ -77,8 +77,8 @@ def with_span(
         names = active_spans.names
         if name in names:
             return function(*args, **kwargs)
-        names.add(name)
         try:
+            names.add(name)
             if before is not None:
                 before(*args, **kwargs)
             if name in delays.functions:
