@@ -61,7 +61,13 @@ def test_each_remote_machine_has_its_own_pid_range():
 
 def test_samples_are_aligned_like_recordings():
     header = {"boot_id": "x", "start_ns": 100, "pid": 7, "parent_pid": 6}
-    unaligned = samples.Samples(header=header, periods=[{"t": 3}, {"t": 4}], is_torn=False)
+    threads = [[7, "python", 0, 0], [8, "python", 0, 0]]
+    periods = [{"t": 3, "counts": [[7, 0, 0, 1, 0, 0, 0]], "threads": threads}, {"t": 4}]
+    unaligned = samples.Samples(header=header, periods=periods)
     aligned = samples.align_clocks(Clocks("local", {"x": Clock("b", 10, 1, 1000)}), unaligned)
     assert aligned.header == {"boot_id": "local", "start_ns": 110, "pid": 1007, "parent_pid": 1006}
-    assert [period["t"] for period in aligned.periods] == [13, 14]
+    first, second = aligned.periods
+    assert (first["t"], second["t"]) == (13, 14)
+    # The main thread has the number of its process.
+    assert first["counts"] == [[1007, 0, 0, 1, 0, 0, 0]]
+    assert [thread for thread, *_ in first["threads"]] == [1007, 8]

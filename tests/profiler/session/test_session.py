@@ -20,7 +20,7 @@ from hotloop.base.processes import boot_id, process_start
 from hotloop.errors import ProfileError
 from hotloop.profiler.collect import samples as samples_file
 from hotloop.profiler.diagnose.source import source_line
-from hotloop.profiler.session import ProfiledProcess, Session, UnrecordedProcess
+from hotloop.profiler.session import ProfiledProcess, Session, UnrecordedProcess, sample_totals
 from hotloop.profiler.session.reading import merge, read
 from hotloop.profiler.session.saving import load, save
 from hotloop.timing import Node, Recording
@@ -430,6 +430,25 @@ def test_partial_periods_of_the_first_second_are_joined() -> None:
         (at(1.0), {0: 96}), (at(2.0), {0: 90}),
     ]  # fmt: skip
     assert [sample.count for sample in merged.main.samples] == [186]
+
+
+def test_the_periods_of_a_long_run_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sample_totals, "_MAX_PERIODS", 4)
+    tables = {"places": [["f", "a.py", 1]], "stacks": [[[0], [2]]], "paths": [[], ["a"]]}
+    lines = [
+        line(number, counts=[[100, number % 2, 0, number, 0, 0, ns(0.01)]],
+             spans=[[["a"], "work", number, 10 * number, 0]], **(tables if number == 1 else {}))
+        for number in range(1, 20)
+    ]  # fmt: skip
+    main = merge([], [samples(*lines)]).main
+    # Four lines each, and the rest.
+    assert [period.end_ns for period in main.periods] == [at(8), at(16), at(19)]
+    assert [period.by_stack for period in main.periods] == [
+        {0: sum(range(1, 9))}, {0: sum(range(9, 17))}, {0: 17 + 18 + 19},
+    ]  # fmt: skip
+    assert main.periods[0].by_path == {("a",): 1 + 3 + 5 + 7, (): 2 + 4 + 6 + 8}
+    assert [period.spans["a",] for period in main.periods] == [(8, 80), (16, 160), (19, 190)]
+    assert sum(sample.count for sample in main.samples) == sum(range(1, 20))
 
 
 def test_the_state_follows_from_samples_alone() -> None:

@@ -35,12 +35,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from hotloop.base.files import open_regular
 from hotloop.base.line_checksums import LineChecksums
-from hotloop.timing.clocks import Clocks
+from hotloop.timing.clocks import Clock, Clocks
 
 VERSION = 1
 _HEADER_TYPES = {
@@ -81,33 +83,47 @@ class SamplesError(ValueError):
     """An error about a file without samples or of a newer version."""
 
 
-class Samples(NamedTuple):
+@dataclass
+class Samples:
     """The content of a samples file.
 
     Attributes:
         header: first line.
-        periods: other lines, in their order, up to the first damaged one.
-        is_torn: whether the last line is incomplete.
-        damage: number of the damaged line and its problem, "" if there is none.
+        periods: other lines, in their order, up to the first damaged one. They are read from the
+            file as they are used, once, since all of them take several times the file's size.
+        is_torn: whether the last line is incomplete. Known after the last period.
+        damage: number of the damaged line and its problem, "" if there is none. Known then, too.
     """
 
     header: dict[str, Any]
-    periods: list[dict[str, Any]]
-    is_torn: bool
+    periods: Iterable[dict[str, Any]]
+    is_torn: bool = False
     damage: str = ""
 
 
 def align_clocks(clocks: Clocks, samples: Samples) -> Samples:
-    """Return the samples with times and process ids converted to those of the main machine."""
+    """Convert times and process ids to those of the main machine, and return the samples."""
     clock = clocks.by_boot.get(samples.header["boot_id"])
     if clock is None:
         return samples
-    header: dict[str, Any] = {**samples.header, "boot_id": clocks.boot_id}
-    header["start_ns"] += clock.offset_ns
+    samples.header |= {"boot_id": clocks.boot_id}
+    samples.header["start_ns"] += clock.offset_ns
     for name in ("pid", "parent_pid"):
-        header[name] += clock.first_pid
-    periods = [period | {"t": period["t"] + clock.offset_ns} for period in samples.periods]
-    return samples._replace(header=header, periods=periods)
+        samples.header[name] += clock.first_pid
+    samples.periods = _align_periods(samples.periods, clock, samples.header["pid"])
+    return samples
+
+
+def _align_periods(
+    periods: Iterable[dict[str, Any]], clock: Clock, pid: int
+) -> Iterator[dict[str, Any]]:
+    """Yield the periods of the process that has the pid `pid` now. So has its main thread."""
+    for period in periods:
+        for rows in (period.get("counts", ()), period.get("threads", ())):
+            for row in rows:
+                if row[0] == pid - clock.first_pid:
+                    row[0] = pid
+        yield period | {"t": period["t"] + clock.offset_ns}
 
 
 def read(path: Path) -> Samples:
@@ -117,20 +133,9 @@ def read(path: Path) -> Samples:
         SamplesError: The file has no samples, or is of a newer version.
         OSError: The file cannot be read.
     """
-    lines: list[Any] = []
-    is_torn, damage = False, ""
-    checksums = LineChecksums()
-    with open_regular(path) as file:
-        for number, line in enumerate(file, 1):
-            is_torn = not line.endswith(b"\n")
-            try:
-                lines.append(json.loads(checksums.check(line.rstrip(b"\n"))))
-            except (ValueError, RecursionError) as error:
-                if not is_torn:
-                    damage = f"line {number}: {error}"
-                break  # later lines may refer to numbers that this one defined
-            is_torn = False
-    header = lines[0] if lines else None
+    samples = Samples({}, ())
+    samples.periods = lines = _read_lines(path, samples)
+    header = next(lines, None)
     if not isinstance(header, dict) or not _has_types(header):
         raise SamplesError(
             f"expected samples of a profile in {path}, got a file without their "
@@ -141,13 +146,27 @@ def read(path: Path) -> Samples:
             f"expected samples of version {VERSION} or older in {path}, got version "
             f"{header['version']}: update hotloop"
         )
-    periods: list[dict[str, Any]] = []
-    for line in lines[1:]:
-        if not (isinstance(line, dict) and _is_integer(line.get("t"))):
-            damage = f"line {len(periods) + 2}: it has no time"
-            break
-        periods.append(line)
-    return Samples(header, periods, is_torn, damage)
+    samples.header = header
+    return samples
+
+
+def _read_lines(path: Path, samples: Samples) -> Iterator[Any]:
+    """Yield the header and the periods of a file, and set the other attributes of `samples`."""
+    checksums = LineChecksums()
+    with open_regular(path) as file:
+        for number, line in enumerate(file, 1):
+            samples.is_torn = not line.endswith(b"\n")
+            try:
+                content = json.loads(checksums.check(line.rstrip(b"\n")))
+            except (ValueError, RecursionError) as error:
+                if not samples.is_torn:
+                    samples.damage = f"line {number}: {error}"
+                return  # later lines may refer to numbers that this one defined
+            samples.is_torn = False
+            if number > 1 and not (isinstance(content, dict) and _is_integer(content.get("t"))):
+                samples.damage = f"line {number}: it has no time"
+                return
+            yield content
 
 
 def _has_types(header: dict[str, Any]) -> bool:

@@ -9,9 +9,10 @@ environment. It then waits for the slowest worker:
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -109,7 +110,8 @@ def lockstep(session: Session) -> LockstepWaste | None:
     enough, since a worker may start an episode instead of stepping. If the parent's steps are no
     longer in the recording, the k-th steps of workers with the same number of steps are matched.
     """
-    wastes = [_by_parent(session, parent) for parent in session.processes]
+    spans_of = functools.cache(_worker_spans)  # sorts the events of a process
+    wastes = [_by_parent(session, parent, spans_of) for parent in session.processes]
     return max(
         (waste for waste in wastes if waste is not None), key=lambda x: x.num_steps, default=None
     )
@@ -132,7 +134,9 @@ class _StepWindows(NamedTuple):
     end_ns: np.ndarray
 
 
-def _by_parent(session: Session, parent: ProfiledProcess) -> LockstepWaste | None:
+def _by_parent(
+    session: Session, parent: ProfiledProcess, spans_of: Callable[[ProfiledProcess], _WorkerSpans]
+) -> LockstepWaste | None:
     names = {path[-1] for path, node in parent.tree.walk() if node.count}
     # An unvectorized environment may use processes too, but only that of the main process counts:
     # other processes with one environment are workers themselves.
@@ -142,7 +146,7 @@ def _by_parent(session: Session, parent: ProfiledProcess) -> LockstepWaste | Non
     workers = [
         (process.name, spans)
         for process in session.processes
-        if process is not parent and (spans := _worker_spans(process)).num_steps
+        if process is not parent and (spans := spans_of(process)).num_steps
     ]
     if len(workers) < 2:
         return None

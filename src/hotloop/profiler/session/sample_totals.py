@@ -1,7 +1,7 @@
 """Sums of one process's samples, which replace the content of its file.
 
 A file of ten minutes is some megabytes of text, and takes several times that as Python objects.
-Each file is therefore summed and freed before the next one is read.
+Each line is therefore summed and freed before the next one is read.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from hotloop.profiler.session.sums import sums
 
 # Spans of all periods. A period also has those of earlier recordings, 0.1 kB for each.
 _MAX_SPANS = 2**24
+# The periods of a longer run are joined in pairs, again and again. Two hours of seconds.
+_MAX_PERIODS = 7200
 Path = tuple[str, ...]
 SpanTotals = dict[Path, tuple[int, int]]
 
@@ -103,11 +105,6 @@ def sum_samples(file: Samples) -> SampleTotals:
     totals = SampleTotals(file.header)
     try:
         _add_periods(totals, file)
-        for period in file.periods:
-            for pid, parent_pid, command, cpu_ns in period.get("others", ()):
-                if [*map(type, (pid, parent_pid, command, cpu_ns))] != [int, int, str, int]:
-                    raise TypeError("`others` must be three numbers and a command each")
-                totals.descendants[pid] = UnrecordedProcess(pid, parent_pid, command, cpu_ns)
     except Exception as error:  # the file may have any content
         totals.damage = f"{type(error).__name__}: {error}"
     return totals
@@ -121,7 +118,8 @@ def _add_periods(totals: SampleTotals, file: Samples) -> None:
     # Keys: thread, path, stack. Values: count, on-core ns, queued ns, elapsed ns, waits.
     rows: dict[tuple[int, int, int], list[Any]] = {}
     finished, spans = _SpanTotals(), _SpanTotals()
-    num_recordings = num_spans = 0
+    num_recordings = num_spans = num_lines = 0
+    lines_per_period = 1
     by_path: dict[int, int] = {}  # by number of the path
     by_stack: dict[int, int] = {}
     continues = False
@@ -158,16 +156,21 @@ def _add_periods(totals: SampleTotals, file: Samples) -> None:
                 # Another recording started: its span counts start from zero.
                 num_recordings, finished = len(period["recordings"]), spans
             spans = finished.plus(period["spans"], spans)
+            if continues:
+                num_spans -= len(totals.periods.pop().spans)  # this line continues it
             num_spans += len(spans)
             if num_spans > _MAX_SPANS:
                 raise ValueError(f"it has more than {_MAX_SPANS:,} spans in all periods")
-            if continues:
-                totals.periods.pop()  # this line continues it
-            continues = bool(period.get("early"))
+            num_lines += not period.get("early")
+            continues = bool(period.get("early") or num_lines % lines_per_period)
             counts = sums((paths[path], count) for path, count in by_path.items())
             totals.periods.append(
                 Period(period["t"], dict(spans), period["cpu_ns"], period["rss"], counts, by_stack)
             )
+            if len(totals.periods) >= _MAX_PERIODS and not continues:
+                totals.periods = _joined_in_pairs(totals.periods)
+                num_spans = sum(len(joined.spans) for joined in totals.periods)
+                num_lines, lines_per_period = 0, 2 * lines_per_period
             totals.threads = [ThreadTotals(*thread) for thread in period["threads"]]
             totals.own_ns = period["own_ns"]
             totals.facts = dict(period["facts"])
@@ -180,11 +183,26 @@ def _add_periods(totals: SampleTotals, file: Samples) -> None:
             executed = period.get("executed", {}).get("command", [])
             if not all(isinstance(text, str) for text in executed):
                 raise TypeError("`executed` must have a command of texts")
+            for pid, parent_pid, command, cpu_ns in period.get("others", ()):
+                if [*map(type, (pid, parent_pid, command, cpu_ns))] != [int, int, str, int]:
+                    raise TypeError("`others` must be three numbers and a command each")
+                totals.descendants[pid] = UnrecordedProcess(pid, parent_pid, command, cpu_ns)
             totals.last_period = period
     finally:
         totals.samples = [
             Sample(thread, paths[path], stack, *row) for (thread, path, stack), row in rows.items()
         ]
+
+
+def _joined_in_pairs(periods: list[Period]) -> list[Period]:
+    """Return half as many periods, of twice the length. Their number must be even."""
+    return [
+        second._replace(
+            by_path=sums((*first.by_path.items(), *second.by_path.items())),
+            by_stack=sums((*first.by_stack.items(), *second.by_stack.items())),
+        )
+        for first, second in zip(periods[::2], periods[1::2], strict=True)
+    ]
 
 
 def _is_path(text: Any) -> bool:
