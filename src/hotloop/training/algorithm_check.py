@@ -34,6 +34,7 @@ _SMALL_OPTIONS = {
     "learning_starts": 40,
     "batch_size": 16,
     "buffer_size": 500,
+    "update_to_data": 0.25,
     "report_interval": 32,
     "save_replay": True,
 }
