@@ -52,7 +52,7 @@ def test_a_script_and_its_processes_train_accelerated_models(tmp_path: Path) -> 
             from stable_baselines3.ppo import PPO as same
             assert sb3.PPO is PPO is same is sb3.ppo.ppo.PPO, (sb3.PPO, PPO, same)
             assert PPO.__module__ == "hotloop.accelerate.ppo"
-            PPO("MlpPolicy", RandomEnv(), n_steps=16, batch_size=16, n_epochs=1).learn(400)
+            PPO("MlpPolicy", RandomEnv(), n_steps=16, batch_size=16, n_epochs=1).learn(208)
             print("trained in", name, flush=True)
 
         if __name__ == "__main__":
@@ -73,7 +73,7 @@ def test_a_script_and_its_processes_train_accelerated_models(tmp_path: Path) -> 
     assert result.stdout.splitlines() == [*places, "['script.py', '--flag', '1']"]
     lines = result.stderr.splitlines()
     assert lines[0] == "hotloop accelerate:"
-    assert lines[1] == "  PPO (ActorCriticPolicy), 4 models, 100 updates"
+    assert lines[1] == "  PPO (ActorCriticPolicy), 4 models, 52 updates"
     assert lines[2:4] == ["    acting: accelerated", "    updates: accelerated"]
     assert lines[4].startswith("    execution of updates: eager")
     assert "ms before" in lines[5]
@@ -95,8 +95,8 @@ def test_a_script_with_environments_in_processes(tmp_path: Path) -> None:
 
         if __name__ == "__main__":
             for method in ("fork", "forkserver", "spawn"):
-                envs = SubprocVecEnv([make, make], start_method=method)
-                ppo = PPO("MlpPolicy", envs, n_steps=8, batch_size=16, n_epochs=1).learn(32)
+                envs = SubprocVecEnv([make], start_method=method)
+                ppo = PPO("MlpPolicy", envs, n_steps=16, batch_size=16, n_epochs=1).learn(32)
                 dqn = DQN("MlpPolicy", envs, learning_starts=8, batch_size=4).learn(32)
                 print(method, ppo.num_timesteps, dqn.num_timesteps)
                 envs.close()
