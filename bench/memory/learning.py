@@ -184,7 +184,7 @@ def measure(part: str, only: list[str] | None, seeds: int, jobs: int) -> int:
 def scale_table() -> str:
     """Return a table with one row per task, without and with normalized values."""
     results = storage.load("memory_scale")["tasks"]
-    rows = [["", "options", "steps", "with `--normalize-value False`", "without"]]
+    rows = [["", "options", "steps", "`--normalize-value False`", "the default"]]
     for name in results:
         prefix, _, way = name.rpartition("-")
         if way != "defaults":
