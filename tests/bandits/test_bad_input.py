@@ -40,6 +40,7 @@ from hotloop.bandits import (
 from hotloop.bandits.parsing import make_agent, make_environment
 from hotloop.base.space_syntax import parse_value
 from hotloop.errors import BanditError, ConfigError, HotloopError, OutputError, UnknownNameError
+from tests.bandits.test_user_defined import ALTERNATES, scripted_agent
 
 NOT_NUMBERS = (math.nan, math.inf, "0.1", True)
 
@@ -598,9 +599,8 @@ def test_unwritable_targets(saved, tmp_path):
 
 
 def test_results_of_user_agents_cannot_be_saved(tmp_path):
-    agent = JittedAgent(choose=choose, update=update, state_size=1, name="mine")
-    result = run(agent, GaussianRewards(), num_runs=3, num_steps=5)
-    with pytest.raises(BanditError, match="mine"):
+    result = run(scripted_agent(ALTERNATES), GaussianRewards(), num_runs=3, num_steps=5)
+    with pytest.raises(BanditError, match="own"):
         result.save(tmp_path / "result.npz")
     assert not list(tmp_path.iterdir())
     assert result.to_dict()["num_runs"] == 3

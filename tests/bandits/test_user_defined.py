@@ -99,6 +99,88 @@ def jitted_ucb(c, num_arms):
     )
 
 
+# One agent and one environment for many tests, since compiling takes a second. The first parameter
+# selects what they do, the second is a value.
+TAKES_TURNS, ALTERNATES, DRAWS, GOES_ASTRAY, RARELY_FAILS = range(5)
+FAILS_AT_START, FAILS, FAILS_LATE = range(5, 8)
+
+
+def scripted_start(state, params):
+    if params[0] == FAILS_AT_START:
+        raise ValueError("no")
+    state[0] = params[1]
+
+
+def scripted_choose(state, params, step, uniform):
+    kind = params[0]
+    if kind == TAKES_TURNS:
+        return (step - 1) % int(params[1])
+    if kind == ALTERNATES:
+        return int(state[0])
+    if kind == DRAWS:
+        return int(4 * uniform[(step - 1) // 10])
+    if kind == GOES_ASTRAY:
+        return int(params[1]) if step == 7 else 1
+    if kind == RARELY_FAILS:
+        return -1 if uniform[0] < 0.02 else 0
+    if kind == FAILS and step == 3:
+        raise ValueError("no")
+    return 0
+
+
+def scripted_update(state, params, step, arm, reward):
+    if params[0] == FAILS_LATE and step == 7:
+        raise ValueError("no")
+    state[0] = 1.0 - state[0]
+
+
+def scripted_agent(kind, value=0.0):
+    return JittedAgent(
+        start=scripted_start,
+        choose=scripted_choose,
+        update=scripted_update,
+        state_size=1,
+        params=(kind, value),
+    )
+
+
+ENDS, IS_CHANCE, IS_LARGE, RAISES_AT_START, RAISES, HAS_NO_MEAN = range(6)
+
+
+def scripted_environment_start(state, params, uniform):
+    if params[0] == RAISES_AT_START:
+        raise ValueError("no")
+
+
+def scripted_reward(state, params, step, arm, uniform):
+    kind = params[0]
+    if kind == ENDS:
+        return params[1] if step == 5 else 0.0
+    if kind == IS_CHANCE:
+        return 1.0 if uniform[0] < 0.2 + 0.1 * arm else 0.0
+    if kind == IS_LARGE:
+        return 2.0 * uniform[0]
+    if kind == RAISES and step == 5:
+        raise ValueError("no")
+    return 1.0
+
+
+def scripted_mean(state, params, step, arm):
+    if params[0] == HAS_NO_MEAN and arm == 2:
+        raise ValueError("no")
+    return 1.0
+
+
+def scripted_environment(kind, value=0.0, num_arms=3):
+    return JittedEnvironment(
+        num_arms=num_arms,
+        start=scripted_environment_start,
+        reward=scripted_reward,
+        mean=scripted_mean,
+        params=(kind, value),
+    )
+
+
 def replay(choose, update, params, num_steps, environment, state_size, *, seed, run_number):
     """Play a compiled agent in a Gaussian environment with given means, in plain Python."""
     random, state, params = Randomness(seed, run_number), np.zeros(state_size), np.array(params)
@@ -154,49 +236,22 @@ def test_compiled_agent_performs_like_the_built_in_one(imitated, where):
 
 
 def test_start_initializes_the_state_of_a_compiled_agent():
-    """The state of every run starts with zeros or with the values of `start`."""
-
-    def start(state, params):
-        state[0] = params[0]
-
-    def choose(state, params, step, uniform):
-        return int(state[0])
-
-    def update(state, params, step, arm, reward):
-        state[0] = 1.0 - state[0]
-
+    """The state of every run starts with the values of `start`."""
     environment = Adversarial(rewards=np.tile([0.25, 0.75], (40, 1)))
     for first_choice in (0, 1):
-        agent = JittedAgent(
-            choose=choose, update=update, start=start, state_size=1, params=(first_choice,)
-        )  # fmt: skip
-        result = run(agent, environment, **OPTIONS)
+        result = run(scripted_agent(ALTERNATES, first_choice), environment, **OPTIONS)
         expected = (np.arange(40) + first_choice) % 2
         np.testing.assert_array_equal(result.arm_share[:, 1], expected)
         np.testing.assert_array_equal(result.reward, np.where(expected, 0.75, 0.25))
 
 
 def test_compiled_agent_gets_four_uniforms_per_step():
-    def choose(state, params, step, uniform):
-        return int(4 * uniform[(step - 1) // 10])
-
-    def update(state, params, step, arm, reward):
-        pass
-
-    agent = JittedAgent(choose=choose, update=update, state_size=0)
-    result = run(agent, GaussianRewards(num_arms=4), **{**OPTIONS, "num_runs": 1})
+    where = GaussianRewards(num_arms=4)
+    result = run(scripted_agent(DRAWS), where, **{**OPTIONS, "num_runs": 1})
     uniforms = np.stack([Randomness(21, 0).uniforms(step, AGENT) for step in range(40)])
     assert len(np.unique(uniforms)) == 160
     expected = [int(4 * uniforms[step, step // 10]) for step in range(40)]
     np.testing.assert_array_equal(result.arm_share.argmax(axis=1), expected)
-
-
-def fixed_reward(state, params, step, arm, uniform):
-    return params[arm]
-
-
-def fixed_mean(state, params, step, arm):
-    return params[arm]
 
 
 def changing_reward(state, params, step, arm, uniform):
@@ -213,7 +268,9 @@ def changing_mean(state, params, step, arm):
 def test_compiled_environment_equals_the_built_in_one(agent):
     """The agents' random numbers are the same, so results are bitwise equal."""
     means = (0.25, 1.5, -1.0)
-    environment = JittedEnvironment(num_arms=3, reward=fixed_reward, mean=fixed_mean, params=means)
+    environment = JittedEnvironment(
+        num_arms=3, reward=changing_reward, mean=changing_mean, params=means * OPTIONS["num_steps"]
+    )
     result, expected = (
         run(agent, where, **OPTIONS)
         for where in (environment, GaussianRewards(means=means, noise=0.0))
@@ -279,7 +336,7 @@ def test_compiled_environment_matches_its_functions():
 def test_compiled_agent_in_a_compiled_environment():
     """Agent and environment draw separate uniforms."""
     environment = JittedEnvironment(
-        num_arms=3, reward=fixed_reward, mean=fixed_mean, params=(0.1, 0.5, 0.3)
+        num_arms=3, reward=changing_reward, mean=changing_mean, params=(0.1, 0.5, 0.3) * 40
     )
     result = run(jitted_greedy(0.0, 3), environment, **OPTIONS)
     np.testing.assert_allclose(
@@ -423,14 +480,7 @@ def test_plain_python_performs_like_the_built_in_ones(user_part):
 def test_plain_agent_gets_the_rewards_of_compiled_ones(where):
     """Both take the arms in turn and must get the same rewards."""
 
-    def choose(state, params, step, uniform):
-        return (step - 1) % int(params[0])
-
-    def update(state, params, step, arm, reward):
-        pass
-
-    compiled = JittedAgent(choose=choose, update=update, state_size=0, params=(where.num_arms,))
-    plain = RoundRobin()
+    compiled, plain = scripted_agent(TAKES_TURNS, where.num_arms), RoundRobin()
     result, expected = (run(agent, where, **OPTIONS) for agent in (plain, compiled))
     for name in ("reward", "reward_se", "optimal", "regret", "arm_share"):
         np.testing.assert_allclose(getattr(result, name), getattr(expected, name), atol=1e-5)
@@ -502,12 +552,9 @@ def wrong_at(step, run_number, bad_arm, good_arm):
 
 @pytest.mark.parametrize("arm", [-1, 3, 1000])
 def test_compiled_arm_out_of_range(arm):
-    def choose(state, params, step, uniform):
-        return int(params[0]) if step == 7 else 1
-
-    agent = JittedAgent(choose=choose, update=no_update, state_size=0, params=(arm,), name="astray")
-    with pytest.raises(BanditError, match=rf"astray.*{arm}.*7") as caught:
-        run(agent, GaussianRewards(num_arms=3), num_runs=300, num_steps=10)
+    agent, where = scripted_agent(GOES_ASTRAY, arm), GaussianRewards(num_arms=3)
+    with pytest.raises(BanditError, match=f"'own' took arm {arm} at step 7") as caught:
+        run(agent, where, num_runs=300, num_steps=10)
     assert "3" in str(caught.value) or "2" in str(caught.value)  # the valid range
     run(EpsilonGreedy(), GaussianRewards(num_arms=3), num_runs=10, num_steps=10)  # not affected
 
@@ -521,15 +568,11 @@ def test_plain_arm_out_of_range(arm):
     assert "7" in str(caught.value)
 
 
-def broken_reward(state, params, step, arm, uniform):
-    return params[0] if step == 5 else 0.0
-
-
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_compiled_reward_must_be_finite(value):
-    where = JittedEnvironment(num_arms=2, reward=broken_reward, params=(value,), name="broken")
+    where = scripted_environment(ENDS, value, num_arms=2)
     for agent in (EpsilonGreedy(), jitted_greedy(0.1, 2)):
-        with pytest.raises(BanditError, match="broken") as caught:
+        with pytest.raises(BanditError, match="environment 'own'") as caught:
             run(agent, where, num_runs=300, num_steps=10)
         assert ("nan" if math.isnan(value) else "inf") in str(caught.value)
         assert "5" in str(caught.value)
@@ -537,23 +580,14 @@ def test_compiled_reward_must_be_finite(value):
 
 def test_padding_runs_of_a_block_cannot_fail():
     """Runs come in blocks. Errors of runs beyond `num_runs` are ignored."""
-
-    def choose(state, params, step, uniform):
-        return -1 if uniform[0] < 0.02 else 0
-
-    def update(state, params, step, arm, reward):
-        pass
-
     firsts = [
         Randomness(21, number).uniforms(step, AGENT)[0]
         for number in range(256)
         for step in range(5)
     ]
     assert min(firsts[:5]) >= 0.02 > min(firsts)
-    agent = JittedAgent(choose=choose, update=update, state_size=0)
-    result = run(
-        agent, GaussianRewards(num_arms=2), num_runs=1, num_steps=5, seed=21, arm_shares=True
-    )
+    where, options = GaussianRewards(num_arms=2), {**OPTIONS, "num_runs": 1, "num_steps": 5}
+    result = run(scripted_agent(RARELY_FAILS), where, **options)
     np.testing.assert_array_equal(result.arm_share[:, 0], 1.0)
 
 
@@ -591,11 +625,7 @@ def test_plain_results_of_wrong_shape_or_type():
 
 def test_differences_are_paired_in_stateful_environments():
     """Agents get the same random numbers, so their runs are paired."""
-
-    def reward(state, params, step, arm, uniform):
-        return 1.0 if uniform[0] < 0.2 + 0.1 * arm else 0.0
-
-    environment = JittedEnvironment(num_arms=3, reward=reward)
+    environment = scripted_environment(IS_CHANCE)
     agents = [EpsilonGreedy(epsilon=0.5), EpsilonGreedy(), EpsilonGreedy(epsilon=0.5)]
     settings = {"num_runs": 300, "num_steps": 20}
     comparison = compare(agents, environment, **settings)
@@ -623,10 +653,7 @@ def test_differences_are_paired_in_stateful_environments():
 
 @pytest.mark.parametrize("agent", [BetaThompson(), KLUCB(), EXP3()])
 def test_rewards_outside_an_agents_range(agent):
-    def reward(state, params, step, arm, uniform):
-        return 2.0 * uniform[0]
-
-    environment = JittedEnvironment(num_arms=4, reward=reward)
+    environment = scripted_environment(IS_LARGE, num_arms=4)
     run(EpsilonGreedy(), environment, num_runs=2, num_steps=100)
     with pytest.raises(BanditError, match=r"reward 1\..* of run .* from 0 to 1: scale them"):
         run(agent, environment, num_runs=2, num_steps=100)
@@ -640,35 +667,9 @@ def first_arm(state, params, step, uniform):
     return 0
 
 
-FAILING_FUNCTIONS = ("start", "choose", "update")
-
-
-def raising_start(state, params):
-    if params[0] == 0:
-        raise ValueError("no")
-
-
-def raising_choose(state, params, step, uniform):
-    if params[0] == 1 and step == 3:
-        raise ValueError("no")
-    return 0
-
-
-def raising_update(state, params, step, arm, reward):
-    if params[0] == 2 and step == 7:
-        raise ValueError("no")
-
-
-@pytest.mark.parametrize("where", FAILING_FUNCTIONS)
-def test_agent_that_raises(where):
-    agent = JittedAgent(
-        start=raising_start,
-        choose=raising_choose,
-        update=raising_update,
-        state_size=1,
-        params=(FAILING_FUNCTIONS.index(where),),
-    )
-    step = {"start": 1, "choose": 3, "update": 7}[where]
+@pytest.mark.parametrize(("kind", "step"), [(FAILS_AT_START, 1), (FAILS, 3), (FAILS_LATE, 7)])
+def test_agent_that_raises(kind, step):
+    agent = scripted_agent(kind)
     with pytest.raises(BanditError, match=f"agent 'own' raised .* at step {step} of run 0;"):
         run(agent, num_runs=3, num_steps=7)
     # The same holds beside a built-in agent.
@@ -676,28 +677,10 @@ def test_agent_that_raises(where):
         compare([EpsilonGreedy(), agent], num_runs=3, num_steps=7)
 
 
-@pytest.mark.parametrize("where", ["start", "reward", "mean"])
-def test_environment_that_raises(where):
-    def start(state, params, uniform):
-        if params[0] == 0:
-            raise ValueError("no")
-
-    def reward(state, params, step, arm, uniform):
-        if params[0] == 1 and step == 5:
-            raise ValueError("no")
-        return 1.0
-
-    def mean(state, params, step, arm):
-        if params[0] == 2 and arm == 2:
-            raise ValueError("no")
-        return 1.0
-
-    index = ("start", "reward", "mean").index(where)
-    environment = JittedEnvironment(
-        num_arms=3, start=start, reward=reward, mean=mean, params=(index,)
-    )
+@pytest.mark.parametrize("kind", [RAISES_AT_START, RAISES, HAS_NO_MEAN])
+def test_environment_that_raises(kind):
     with pytest.raises(BanditError, match="environment 'own' raised an exception at step"):
-        run(EpsilonGreedy(), environment, num_runs=3, num_steps=7)
+        run(EpsilonGreedy(), scripted_environment(kind), num_runs=3, num_steps=7)
 
 
 def test_arm_must_be_an_integer():
