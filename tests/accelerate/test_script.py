@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError
@@ -181,6 +182,20 @@ def test_a_script_without_the_library_and_an_exception(tmp_path: Path) -> None:
         "hotloop accelerate: nothing is accelerated, since the script has not imported "
         "stable_baselines3 or sb3_contrib"
     )
+
+
+def test_an_interrupted_script_ends_by_the_signal(tmp_path: Path) -> None:
+    """A shell ends its loop then, as after `python script.py`."""
+    text = """
+        import atexit, os, signal
+        atexit.register(print, "at exit")
+        os.kill(os.getpid(), signal.SIGINT)
+        """
+    result = run(tmp_path, text)
+    assert result.returncode == -signal.SIGINT
+    assert result.stdout == "at exit\n"
+    assert result.stderr.count("KeyboardInterrupt") == 1
+    assert result.stderr.splitlines()[-1].startswith("hotloop accelerate: nothing")
 
 
 @pytest.mark.parametrize(

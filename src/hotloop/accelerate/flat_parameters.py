@@ -28,7 +28,7 @@ class ModuleState:
     Attributes:
         params: the parameters that are learned, float32, (P,).
         grad: the gradient of the last step, float32, (P,), for code that reads the parameters'
-            `.grad`. None without optimizer.
+            `.grad`. None: not kept.
         moments: the optimizer's vectors, float32, (P,), by its own names. Empty without optimizer.
         steps: number of steps, float32, one for each parameter, (K,), all equal.
         constants: parameters that are not learned, and buffers, by name. A batch normalization
@@ -74,6 +74,8 @@ class FlatParameters:
         module: the module. Its parameters are changed to views.
         optimizer: the optimizer of the parameters to learn. None: all parameters, without optimizer
             (a target network).
+        keeps_gradient: whether `state` has the last gradient, which the parameters' `.grad` view.
+            Otherwise their `.grad` is None.
 
     Attributes:
         state: the vectors, which later calls never replace.
@@ -86,7 +88,13 @@ class FlatParameters:
         Unsupported: the optimizer or a parameter is of another kind.
     """
 
-    def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        optimizer: torch.optim.Optimizer | None = None,
+        *,
+        keeps_gradient: bool = False,
+    ) -> None:
         self._optimizer = optimizer
         self.reassigned: set[str] = set()
         self.rule: OptimizerRule | None = None if optimizer is None else optimizer_rule(optimizer)
@@ -112,10 +120,11 @@ class FlatParameters:
         # Allocate the vectors, and turn the existing tensors into views of them.
         size = sum(self._sizes)
         self.state = ModuleState(torch.zeros(size), constants=constants)
-        self._gradients: list[Tensor] = []
-        if self.rule is not None:
+        self._gradients: list[Tensor | None] = [None] * len(self._parameters)
+        if keeps_gradient:
             self.state.grad = torch.zeros(size)
-            self._gradients = self._reshaped(self.state.grad)
+            self._gradients[:] = self._reshaped(self.state.grad)
+        if self.rule is not None:
             self.state.moments = {name: torch.zeros(size) for name in self.rule.moments}
             self.state.steps = torch.zeros(len(self._parameters))
         self._views = self._reshaped(self.state.params)
@@ -141,8 +150,8 @@ class FlatParameters:
                 differ in their number of steps.
         """
         # Off-policy algorithms call this before each gradient step. Usually nothing has changed.
-        for parameter, gradient in zip(self._parameters, self._gradients, strict=False):
-            if parameter.grad is not gradient:  # the first step, or after `zero_grad`
+        for parameter, gradient in zip(self._parameters, self._gradients, strict=True):
+            if parameter.grad is not gradient:  # of other code, or after `zero_grad`
                 parameter.grad = gradient
         if self._current_addresses() == self._bound_addresses:
             return

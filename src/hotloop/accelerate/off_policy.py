@@ -186,8 +186,6 @@ class OffPolicyUpdate:
         """Make one step of a network's optimizer in place."""
         assert network.rule is not None
         assert state.steps is not None
-        assert state.grad is not None
-        state.grad.copy_(grad)
         network.rule.step(state.params, grad, state.moments, state.steps, learning_rate, None)
 
 

@@ -79,7 +79,7 @@ class PolicyUpdate:
         num_calls: int,
     ) -> None:
         self.policy = policy = model.policy
-        self.parameters = FlatParameters(policy, policy.optimizer)
+        self.parameters = FlatParameters(policy, policy.optimizer, keeps_gradient=True)
         self.batch_size = batch_size
         self.learn_id = model.start_time
         self._objective = objective

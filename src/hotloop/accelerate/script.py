@@ -19,7 +19,7 @@ from typing import Any
 
 from hotloop.accelerate import import_hook
 from hotloop.base.children import python_command
-from hotloop.base.programs import run_program
+from hotloop.base.programs import INTERRUPTED, run_program
 from hotloop.base.startup import call_in_programs
 
 _SETTINGS_VARIABLE = "HOTLOOP_ACCELERATE"
@@ -43,11 +43,16 @@ def main(argv: list[str]) -> int:
     call_in_programs("hotloop.accelerate.script:begin_in_program")
     hooks = import_hook.install(settings)
     try:
-        return run_program(argv[1:], hidden_files=(__file__,))
+        code = run_program(argv[1:], hidden_files=(__file__,))
     finally:
         text = import_hook.final_report(hooks, Path(directory))
         shutil.rmtree(directory, ignore_errors=True)
         print(text, file=sys.stderr, flush=True)
+    if code == INTERRUPTED:
+        # Python ends by the signal, so that a shell's loop ends too. The traceback is printed.
+        sys.excepthook = lambda *_: None
+        raise KeyboardInterrupt
+    return code
 
 
 def begin_in_program() -> None:

@@ -19,6 +19,9 @@ from typing import Any
 from hotloop.base.children import imports_safely
 from hotloop.base.module_names import forget_shadowed_modules
 
+# The code of a program that Ctrl-C has ended, which exits with no code of its own.
+INTERRUPTED = 130
+
 
 def run_program(arguments: list[str], hidden_files: tuple[str, ...] = ()) -> int:
     """Run a program and return its exit code, unless it exits by itself.
@@ -38,7 +41,7 @@ def run_program(arguments: list[str], hidden_files: tuple[str, ...] = ()) -> int
         raise
     except BaseException as error:
         _print_exception(error, (__file__, "<frozen importlib", *hidden_files))
-        return 130 if isinstance(error, KeyboardInterrupt) else 1
+        return INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
     return 0
 
 
