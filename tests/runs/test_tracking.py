@@ -3,6 +3,7 @@ import json
 import math
 import os
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -381,8 +382,19 @@ def test_wandb_without_a_login_stops_before_anything_starts(tmp_path):
 # --- MLflow ---------------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def empty_store(tmp_path_factory):
+    """Return a database of MLflow without runs. Making its tables takes a second."""
+    from mlflow.tracking import MlflowClient
+
+    path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
+    MlflowClient(f"sqlite:///{path}").search_experiments()
+    return path
+
+
 @pytest.fixture
-def mlflow_client(tmp_path, monkeypatch):
+def mlflow_client(tmp_path, monkeypatch, empty_store):
+    shutil.copy(empty_store, tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     from mlflow.tracking import MlflowClient
 
