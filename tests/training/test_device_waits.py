@@ -19,7 +19,7 @@ COMMON = {"hidden_sizes": (8,), "torch_threads": 1, "execution": "eager"}
 ON_POLICY = {**COMMON, "total_timesteps": 96, "num_steps": 16, "num_envs": 2}
 OFF_POLICY = {
     **COMMON,
-    "total_timesteps": 80,
+    "total_timesteps": 60,
     "learning_starts": 20,
     "batch_size": 8,
     "buffer_size": 200,

@@ -16,6 +16,7 @@ from tests.rollouts.video_envs import Counter
 SMALL = {
     "total_timesteps": 256,
     "num_steps": 32,
+    "update_epochs": 2,
     "num_envs": 2,
     "eval_interval": 64,
     "eval_episodes": 3,

@@ -17,6 +17,7 @@ from hotloop.training.lanes import hyper_names, train_lanes
 
 SHORT = {"torch_threads": 1, "execution": "eager"}
 ON_POLICY = {"env_id": "CartPole-v1", "num_envs": 4, "num_steps": 32, "total_timesteps": 256}
+ON_POLICY |= {"hidden_sizes": (16,), "update_epochs": 3}
 OFF_POLICY = {
     "total_timesteps": 120,
     "learning_starts": 80,
@@ -111,7 +112,7 @@ def test_each_lane_has_its_own_directory(tmp_path):
         assert hotloop.load(run.path).act(np.zeros(4, np.float32)) in (0, 1)
         (recording,), problems = timing.read_directory(run.path / "timing")
         assert not problems
-        assert recording.tree().find("update").find("minibatch").count == 2 * 40
+        assert recording.tree().find("update").find("minibatch").count == 2 * 3 * 4
         run.lock()  # the lane has released it
         run.close()
 

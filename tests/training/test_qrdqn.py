@@ -139,7 +139,7 @@ def test_commands_train_resume_evaluate_load_and_export(tmp_path, monkeypatch, c
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     run = str(tmp_path / "run")
     options = ["--hidden-sizes", "8", "--learning-starts", "100", "--num-envs", "2"]
-    options += ["--workers", "2", "--execution", "eager", "--run-dir", run]
+    options += ["--workers", "1", "--execution", "eager", "--run-dir", run]
     assert main(["train", "qrdqn:algorithm", "--total-timesteps", "400", *options]) == 0
     assert main(["resume", run, "--total-timesteps", "600"]) == 0
     assert main(["eval", run, "--episodes", "2"]) == 0

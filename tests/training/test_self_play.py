@@ -67,6 +67,7 @@ def config(path, **options):
         "action_masks": True,
         "num_envs": 4,
         "num_steps": 16,
+        "update_epochs": 2,
         "total_timesteps": 640,
         "hidden_sizes": (8,),
         "execution": "eager",

@@ -37,6 +37,7 @@ def config(tmp_path, **options):
         "policies": "red,blue",
         "num_envs": 6,
         "num_steps": 16,
+        "update_epochs": 2,
         "total_timesteps": 400,
         "hidden_sizes": (8,),
         "execution": "eager",
