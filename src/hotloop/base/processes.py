@@ -31,7 +31,8 @@ def process_start(pid: int) -> int:
     Together with the pid, which the kernel reuses, it identifies a process.
     """
     try:
-        return int(_stat(pid)[19])
+        # In a namespace with the /proc of its parent, this process has another number there.
+        return int(_stat("self" if pid == os.getpid() else pid)[19])
     except (OSError, ValueError, IndexError):
         return 0
 

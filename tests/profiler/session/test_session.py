@@ -267,6 +267,30 @@ def test_a_program_that_replaced_itself_has_two_sample_files() -> None:
     ]  # fmt: skip
 
 
+def test_successive_processes_with_one_pid_are_separate() -> None:
+    tables = {"places": [["f", "a.py", 1]], "stacks": [[[0], [2]]], "paths": [[]]}
+
+    def file(start_s: float, ticks: int) -> samples_file.Samples:
+        counts = [[7, 0, 0, 5, 0, 0, ns(0.5)]]
+        return samples(
+            line(start_s + 1, counts=counts, **tables),
+            pid=7, parent_pid=100, start_s=start_s, ticks=ticks, component="process",
+        )  # fmt: skip
+
+    files = [samples(line(9.0), ticks=1), file(5.0, 30), file(1.0, 10), file(3.0, 20)]
+    files += [file(3.5, 20)]  # a program that has replaced itself
+    merged = merge([recording(), recording(pid=7, start_s=3.1, end_s=3.2)], files)
+    main, *others = merged.processes
+    assert main.pid == 100
+    assert sorted((at(0) - x.start_ns, len(x.samples)) for x in others) == sorted(
+        (at(0) - at(start_s), num) for start_s, num in ((1.0, 1), (3.0, 2), (5.0, 1))
+    )
+    for other in others:
+        assert {sample.thread for sample in other.samples} == {other.pid}
+    assert len({other.pid for other in others}) == 3
+    assert [x.start_ns for x in others if x.tree.total_ns] == [at(3.0)]
+
+
 def test_samples_after_damage_are_left_out() -> None:
     good = line(1.0, places=PLACES, stacks=[[[0], [5]]], paths=[[]],
                 counts=[[100, 0, 0, 3, 0, 0, 30]])  # fmt: skip

@@ -30,6 +30,7 @@ from hotloop.profiler.session import (
 )
 from hotloop.profiler.session.executed import note_executed_programs
 from hotloop.profiler.session.kineto import read_windows
+from hotloop.profiler.session.reused_pids import separate_reused_pids
 from hotloop.profiler.session.run_facts import add_run_facts, read_crowding
 from hotloop.profiler.session.sample_totals import SampleTotals, sum_samples
 from hotloop.profiler.session.saving import SESSION_FILE, is_saved_session, load
@@ -284,6 +285,7 @@ def merge(
             )
             continue
         samples_by_pid.setdefault(pid, []).append(file)
+    separate_reused_pids(by_pid, samples_by_pid)
     # Merge the files of each process.
     processes: list[ProfiledProcess] = []
     for pid in sorted({*by_pid, *samples_by_pid}):
@@ -311,7 +313,7 @@ def merge(
         if silent_ns > _SILENCE_NS and process.state == "complete":
             problems.append(
                 f"process {pid} wrote no samples in its last {silent_ns / 1e9:.0f} s: was the disk "
-                "full?"
+                "full, or did it close all descriptors?"
             )
     if not processes:
         raise ProfileError("expected recordings of a program from one machine and boot, got none")
