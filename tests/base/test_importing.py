@@ -1,5 +1,6 @@
 import functools
 import gc
+import json
 import math
 import os
 import subprocess
@@ -14,6 +15,7 @@ from hotloop.base.importing import (
     importable_name,
     long_imports,
     name_of,
+    names_module,
 )
 from hotloop.envs import make_vec
 from hotloop.errors import ConfigError, UnknownNameError
@@ -145,3 +147,30 @@ def test_imports_are_not_searched_for_garbage(monkeypatch):
     with long_imports():
         assert gc.isenabled()
     assert gc.get_freeze_count() == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "is_named"),
+    [
+        ("my_envs:make", True),
+        ("my.envs:Maze-v0", True),
+        ("game:2048-v0", True),
+        ("--env-id=my_envs:make", True),
+        ("network=my_nets:Small,my_nets:Large", True),
+        ("pettingzoo:my_games", True),
+        ("piecewise:0=1,1=0;my_module:schedule", True),
+        (json.dumps(["ppo", {"env_id": "my_envs:make"}]), True),
+        ("linear:3e-4,0", False),
+        ("learning_rate=log:1e-5,1e-2,7", False),
+        ("epsilon=0.1:0.5:0.1", False),
+        ("learning_rate=2**-7:2**-2:x2", False),
+        ("lstm:64", False),
+        ("cuda:0", False),
+        ("hf://anna/walker", False),
+        ("hotloop:CartPole", False),
+        ('{"g": 1.62}', False),
+        (json.dumps(["ppo", {"gamma": "linear:0.9,1", "env_kwargs": {"g": "a"}}]), False),
+    ],
+)
+def test_a_module_is_named(text, is_named):
+    assert names_module(text) is is_named

@@ -352,3 +352,12 @@ def test_terminal_escapes_are_not_printed(tmp_path, capsys):
         assert "\x1b" not in message
         assert "\N{REPLACEMENT CHARACTER}[2J" in message
         content.pop("\x1b[2Junknown", None)
+
+
+def test_a_file_that_the_user_may_not_read(monkeypatch, capsys):
+    def fail(args):
+        raise PermissionError(13, "Permission denied", "shared/run")
+
+    monkeypatch.setattr("hotloop.cli.runs.run", fail)
+    assert main(["runs", "shared/run"]) == 1
+    assert "shared/run is closed to you (Permission denied): change" in capsys.readouterr().err

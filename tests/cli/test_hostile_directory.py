@@ -42,12 +42,30 @@ SLOW = {
     "bandit": ["bandit", "run", "ucb", "--runs", "2", "--steps", "10", "--arms", "2"],
     "doctor": ["doctor"],
     "export": ["export", ".", "--format", "numpy"],
-    "train": ["train", *_TRAIN, "--workers", "2", "--run-dir", "OUT/run"],
+    "train": [
+        "train",
+        *_TRAIN,
+        "--workers",
+        "2",
+        "--run-dir",
+        "OUT/run",
+        "--gamma",
+        "linear:0.9,1",
+    ],
     "seeds": ["train", *_TRAIN, "--seeds", "1-2", "--jobs", "2", "--run-dir", "OUT/runs"],
-    "sweep": ["sweep", *_TRAIN, "learning_rate=0.001,0.01", "--trials", "2", "--file", "OUT/s.db"],
+    "sweep": [
+        "sweep",
+        *_TRAIN,
+        "learning_rate=log:1e-3,1e-2",
+        "--trials",
+        "2",
+        "--file",
+        "OUT/s.db",
+    ],
     "ray": ["train", *_TRAIN, *_RAY, "--run-dir", "OUT/run"],
     "profile train": ["profile", "--out", "OUT/p", "train", *_TRAIN, "--run-dir", "OUT/run"],
 }
+FOLLOWING = {"sweep": [["sweep", "report", "OUT/s.db"]]}
 
 
 @pytest.fixture(scope="module")
@@ -116,4 +134,4 @@ def test_commands_import_nothing_from_a_run_directory(tmp_path, hostile, copy_tr
     [pytest.param(name, marks=ONE_RAY if name == "ray" else pytest.mark.slow) for name in SLOW],
 )
 def test_a_slower_command_imports_nothing(tmp_path, hostile, copy_trained_run, name):
-    check(tmp_path, hostile, copy_trained_run, SLOW[name])
+    check(tmp_path, hostile, copy_trained_run, SLOW[name], *FOLLOWING.get(name, ()))

@@ -7,6 +7,7 @@ import gc
 import importlib
 import importlib.util
 import os
+import re
 import sys
 import traceback
 from collections.abc import Iterator
@@ -26,6 +27,10 @@ from hotloop.errors import (
 
 # Name of the object whose module is being imported, "" if there is none.
 _imported_name: ContextVar[str] = ContextVar("_imported_name", default="")
+# `module:name`, where the module is none of the words that begin other values with a colon.
+_WORDS = "linear|cosine|constant|piecewise|steps|lag|lstm|gru|log|lin|int|cuda|minari|hf|https?|"
+_WORDS += "envpool|hotloop|gymnax|brax|playground"
+_MODULE_NAME = re.compile(rf"(?<![\w.])(?!(?:{_WORDS}):)[^\W\d][\w.]*:(?!\s)")
 
 
 @contextlib.contextmanager
@@ -212,6 +217,11 @@ def import_matplotlib() -> None:
         importlib.import_module("matplotlib")
     finally:
         os.path.exists = exists
+
+
+def names_module(text: str) -> bool:
+    """Return whether a text has a `module:name`, unlike `linear:3e-4,0`, `lstm:64` or `cuda:0`."""
+    return _MODULE_NAME.search(text) is not None
 
 
 def enable_local_imports() -> None:

@@ -8,7 +8,7 @@ import sys
 import traceback
 from contextlib import nullcontext
 
-from hotloop.base.importing import enable_local_imports
+from hotloop.base.importing import enable_local_imports, names_module
 from hotloop.base.signals import Interrupted, interrupt_by_default
 from hotloop.base.streams import notify, short_warnings, steady_output
 from hotloop.base.version import __version__
@@ -103,6 +103,9 @@ def _run_guarded(args: list[str], *, debug: bool) -> int:
     except Exception as error:
         if debug:
             raise
+        if isinstance(error, PermissionError) and error.filename:
+            notify(f"{error.filename} is closed to you ({error.strerror}): change its permissions")
+            return 1
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{frame.filename}:{frame.lineno}"
         notify(f"{type(error).__name__}: {error} ({place}); --debug shows the traceback")
@@ -141,6 +144,6 @@ def _run(args: list[str]) -> int:
             f"the current directory must exist, but it can't be found ({error.strerror}): change "
             "to another one"
         ) from error
-    if args[0] in _IMPORTING_COMMANDS and any(":" in arg for arg in args[1:]):
+    if args[0] in _IMPORTING_COMMANDS and any(map(names_module, args[1:])):
         enable_local_imports()
     return importlib.import_module(f"hotloop.cli.{args[0]}").run(args[1:])

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hotloop.base.importing import enable_local_imports
+from hotloop.base.importing import enable_local_imports, names_module
 from hotloop.errors import ConfigError, UntrustedError, shortened
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def open_results(path: Path, *, is_trusted: bool) -> tuple[Results, Plan]:
                 f"it could run code by {shortened(_describe(plan), 1000)}: check it, and pass "
                 "--trust if you trust its author"
             )
-        if any(":" in text for text in (plan.algorithm, json.dumps([plan.config, plan.space]))):
+        if names_module(json.dumps([plan.algorithm, plan.config, plan.space])):
             enable_local_imports()
     except BaseException:
         results.close()
