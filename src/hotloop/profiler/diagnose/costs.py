@@ -133,8 +133,8 @@ class Costs:
         at = np.flatnonzero(counts)
         if not len(at) or len(at) != np.ptp(at) + 1:
             return False
-        others = self._running_counts - counts
-        during, after = others[at].sum(), others[at[-1] + 1 :]
+        other_counts = self._running_counts - counts
+        during, after = other_counts[at].sum(), other_counts[at[-1] + 1 :]
         return bool(len(after) >= 3 and after.sum() >= 4 * during)
 
     def _runs_after(self, compilation: Cost, evidence: Evidence) -> bool:
