@@ -14,7 +14,7 @@ from hotloop.runs.summary import summarize
 from tests.cli.run_command import has_learned, run, signal_when
 from tests.runs.run_factory import make_run
 
-SHORT = ["--total-timesteps", "2048", "--execution", "eager"]
+SHORT = ["--total-timesteps", "2048", "--execution", "eager", "--update-epochs", "2"]
 
 
 def test_train_then_eval(capsys, tmp_path):
@@ -24,7 +24,7 @@ def test_train_then_eval(capsys, tmp_path):
     )
     assert code == 0
     assert err == ""
-    assert re.search(r"2,048/2,048 steps · [\d,]+/s \([\d,]+/s with start-up\) · mean return", out)
+    assert re.search(r"2,048/2,048 steps · [\d,]+/s \([\d,.]+/s with start-up\) · mean return", out)
     for column in ("span", "share", "calls", "mean", "p50", "p99"):
         assert column in out
     for stage in ("collect", "env_step", "act", "update", "minibatch"):

@@ -66,7 +66,7 @@ def test_pyspy_is_interrupted_after_the_program(fake, tmp_path):
     spy = pyspy.attach(4711, tmp_path / "py-spy.txt")
     while not (tmp_path / "ready").exists():
         time.sleep(0.01)
-    assert spy.stop(grace_s=30.0) is None
+    assert spy.stop(grace_s=5.0) is None
     assert (tmp_path / "py-spy.txt").read_text() == "f (a.py:1) 1\n"
 
 
