@@ -159,6 +159,8 @@ def test_compiled_updates_learn_the_same(monkeypatch: pytest.MonkeyPatch) -> Non
     original, accelerated = twins(stable_baselines3.PPO, RandomEnv, **{**SMALL, "batch_size": 8})
     train_both(original, accelerated, 100)
     assert_equal_learning(original, accelerated)
+    gradients = [[x.grad for x in model.policy.parameters()] for model in (original, accelerated)]
+    torch.testing.assert_close(*gradients, rtol=1e-2, atol=1e-3)
     (update,) = accelerated.acceleration.updates.values()
     assert update.execution.mode_used == "compile"
     assert update.execution.num_recompilations == 0

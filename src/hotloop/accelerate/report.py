@@ -122,8 +122,9 @@ def begin(directory: str) -> None:
 
     @functools.wraps(original)
     def setup_learn(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)  # callbacks may store the model's attributes
         _RECORDS.add(self)
-        return original(self, *args, **kwargs)
+        return result
 
     BaseAlgorithm._setup_learn = setup_learn
     os.register_at_fork(after_in_child=_begin_in_fork)
