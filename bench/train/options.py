@@ -21,7 +21,7 @@ def options_table(algorithm: str, beside: str | None = None) -> str:
         beside: another algorithm. Options with the same default there are omitted.
     """
     from hotloop.algorithms import find
-    from hotloop.cli.bandit.field_help import field_docs
+    from hotloop.base.field_docs import field_docs
     from hotloop.training.options import RunOptions
 
     common = {field.name for field in fields(RunOptions)}.difference(CHOSEN)

@@ -10,7 +10,7 @@ import pytest
 import hotloop.bandits
 from hotloop.bandits import AGENTS, ENVIRONMENTS, EpsilonGreedy
 from hotloop.bandits.agents import base
-from hotloop.cli.bandit.field_help import field_docs
+from hotloop.base.field_docs import field_docs
 from hotloop.errors import ConfigError
 
 FOLDER = Path(base.__file__).parent

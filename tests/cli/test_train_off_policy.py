@@ -106,6 +106,12 @@ def test_help_lists_every_option_and_the_presets(capsys, name, monkeypatch):
     assert len(out.partition("Options of the command itself")[0]) < 300  # not all presets
 
 
+def test_help_ignores_the_line_breaks_of_the_source(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "500")
+    _, out, _ = run(capsys, "train", "ppo", "--help")
+    assert "or `module:factory`; from Python also a class or function that makes the env" in out
+
+
 def test_help_lists_the_algorithms(capsys):
     code, out, _ = run(capsys, "train", "--help")
     assert code == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import textwrap
 from collections.abc import Mapping
@@ -31,18 +30,3 @@ def format_default(value: Any) -> str:
     if isinstance(value, tuple):
         return ",".join(map(format_default, value))
     return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def field_docs(cls: type) -> dict[str, str]:
-    """Return the docstring under each field, which only the source code contains."""
-    try:
-        (body,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
-    except (OSError, SyntaxError, ValueError):
-        return {}
-    docs, name = {}, None
-    for node in getattr(body, "body", ()):
-        if isinstance(node, ast.Expr) and name and isinstance(node.value, ast.Constant):
-            docs[name] = " ".join(str(node.value.value).split())
-        target = node.target if isinstance(node, ast.AnnAssign) else None
-        name = target.id if isinstance(target, ast.Name) else None
-    return docs

@@ -8,8 +8,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from hotloop.base.field_docs import field_docs
 from hotloop.base.text_tables import print_json
-from hotloop.cli.bandit.field_help import field_docs, format_default, list_fields
+from hotloop.cli.bandit.field_help import format_default, list_fields
 from hotloop.cli.bandit.options import (
     add_environment,
     add_json,

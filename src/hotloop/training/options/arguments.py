@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from itertools import pairwise
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 from hotloop.base import documents
 from hotloop.errors import ConfigError, UnknownNameError, shortened
@@ -49,6 +49,8 @@ def parse(
 
     # Parse without the checks of the class, so that their errors are printed like all others.
     unchecked = type(config_class.__name__, (config_class,), {"__post_init__": lambda _: None})
+    if {"-h", "--help"} & set(args):
+        unchecked.__annotations__ = _hints_with_help(config_class)
     presets = presets or {}
     description = config_class.__doc__ or ""
     if presets:
@@ -80,6 +82,22 @@ def parse(
     names = flags | {flag.removeprefix("no_") for flag in flags}
     values = {name: value for name, value in vars(config).items() if name in names}
     return with_values(config_class, vars(options["default"]), values)
+
+
+def _hints_with_help(config_class: type) -> dict[str, Any]:
+    """Return the types of all options with their help. Tyro would keep the source's line breaks."""
+    import tyro
+
+    from hotloop.base.field_docs import field_docs
+    from hotloop.training.options.constraints import type_hints
+
+    hints, texts = type_hints(config_class), {}
+    for parent in config_class.__mro__[-2::-1]:  # without `object`
+        texts.update(field_docs(parent))
+    return {
+        name: Annotated[hint, tyro.conf.arg(help=texts[name])] if name in texts else hint
+        for name, hint in hints.items()
+    }
 
 
 def _checked_arguments(args: Sequence[str], config_class: type, prog: str) -> list[str]:
