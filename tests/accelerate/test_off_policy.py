@@ -153,7 +153,7 @@ SAC_OPTIONS: dict[str, tuple[Any, dict[str, Any]]] = {
     **OPTIONS,
     "fixed_ent_coef": (RandomEnv, {"ent_coef": 0.05}),
     "initial_ent_coef": (RandomEnv, {"ent_coef": "auto_0.1", "target_entropy": -0.5}),
-    "target_update_interval": (RandomEnv, {"target_update_interval": 3}),
+    "target_update_interval": (RandomEnv, {"target_update_interval": 3, "tau": 0.5}),
     "gsde": (RandomEnv, {"use_sde": True}),
     "gsde_expln": (
         RandomEnv,
@@ -210,7 +210,7 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
 # `make test-slow` has all cases, with more updates.
 QUICK_CASES = [
     *("SAC-defaults", "SAC-n_critics_3", "SAC-gsde", "SAC-her", "SAC-images"),
-    "SAC-shared_statistics",
+    *("SAC-shared_statistics", "SAC-target_update_interval"),
     *("TD3-defaults", "TD3-policy_delay", "TD3-dict", "TD3-elu_adamw", "DDPG-defaults"),
     *("DQN-defaults", "DQN-n_steps", "TQC-shared_extractor", "QRDQN-max_grad_norm"),
 ]
