@@ -170,6 +170,17 @@ def requires_extra(purpose: str, extras: str, *, note: str = "") -> Iterator[Non
         raise MissingExtraError(f"{purpose} ({error}): {command}{note}") from error
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, which libraries may fill with pages.
+
+    A line such as "torch.compile raised:" is skipped.
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if len(lines) > 1 and lines[0].endswith("raised:"):
+        return lines[1]
+    return lines[0] if lines else type(error).__name__
+
+
 def shortened(text: str, max_length: int = 200) -> str:
     """Return a foreign text, cut to a length that fits into an error message."""
     return text if len(text) <= max_length else f"{text[:max_length]}… ({len(text):,} characters)"

@@ -1,7 +1,7 @@
 """Stable-Baselines3's classes with hotloop's updates, acting and replay.
 
     from hotloop.accelerate import PPO          # instead of `from stable_baselines3 import PPO`
-    model = accelerate(model)                   # or: change a model that exists
+    model = accelerate(model)                   # or: change an existing model
 
 Each class is a subclass of the original with the same constructor, methods, results and files.
 
@@ -11,8 +11,7 @@ Public names are loaded on first use: importing hotloop does not import Stable-B
 # How the package is divided:
 #
 # * acceleration.py: Settings, AcceleratedModel (the mixin of all classes) and Acceleration
-#   (the parts that hotloop has added to one model, each prepared or with the reason for which
-#   Stable-Baselines3's own code runs).
+#   (the parts that hotloop has added to one model; if a part can't be used, the reason).
 # * flat_parameters.py: the parameters and the optimizer's state of a module as flat vectors, which
 #   the module's and the optimizer's own tensors view.
 # * module_calls.py: a module as a function of these vectors; shared_changes.py: changes of torch's
@@ -20,10 +19,11 @@ Public names are loaded on first use: importing hotloop does not import Stable-B
 # * on_policy.py: the mixin of on-policy classes; ppo.py, a2c.py and others: one class each.
 # * off_policy.py: the mixin of off-policy classes; sac.py, td3.py, dqn.py,
 #   quantiles.py.
-# * acting.py, acting_recurrent.py, acting_off_policy.py: the twins on NumPy that act.
+# * acting.py, acting_recurrent.py, acting_off_policy.py: "twins", which compute a policy's actions
+#   with NumPy from the policy's own parameters.
 # * sampling.py: batches of the replay buffer, which stays Stable-Baselines3's own.
-# * script.py: the process of hotloop accelerate; import_hook.py puts the classes in place, and
-#   report.py makes the text at the end.
+# * script.py: the process of hotloop accelerate. import_hook.py replaces the classes when a script
+#   imports them, and report.py writes the lines at the end.
 
 from __future__ import annotations
 
@@ -77,7 +77,8 @@ def __getattr__(name: str) -> object:
         from hotloop.accelerate.libraries import check_libraries
 
         check_libraries(needs_contrib=name in _CONTRIB)
-        # First, since hooks of `hotloop accelerate` import this package when its import ends.
+        # Import it first: at the end of this import, hooks of `hotloop accelerate` import this
+        # package.
         importlib.import_module("stable_baselines3")
         return getattr(importlib.import_module(_PUBLIC[name]), name)
     raise AttributeError(f"module 'hotloop.accelerate' has no attribute '{name}'")

@@ -1,14 +1,13 @@
 """The parts that hotloop adds to a model of Stable-Baselines3, and the mixin of all classes.
 
-A model has parts: "updates" (its `train`), "acting" (its `collect_rollouts`), for off-policy
-algorithms "replay". Each part is prepared on its first use by `prepared`, and updates by
-`current_update`, which also takes over what the user has replaced. Both return None if the
-preparation raised `Unsupported`. Then Stable-Baselines3's own code runs.
+A model has two parts: "updates" (its `train`) and "acting" (its `collect_rollouts`). `prepared`
+prepares a part on its first use, and again when its key changes, for example because the user's
+code has replaced the optimizer. `current_update` also copies the values of parameters that the user
+has replaced. Both return None if the preparation raises `Unsupported`, and log the reason once.
+Then Stable-Baselines3's own code runs.
 
-`prepared` calls the function again when the key changes, for example because the user's code has
-replaced the optimizer. It logs the reason of each fall-back once. Everything that hotloop adds is
-in one attribute of the model, `_hotloop`, which is neither saved nor pickled nor copied: a copy
-prepares its parts again.
+Everything that hotloop adds is in one attribute of the model, `_hotloop`, which is neither saved
+nor pickled nor copied: a copy prepares its parts again.
 """
 
 from __future__ import annotations
@@ -22,9 +21,8 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from hotloop.errors import ConfigError
+from hotloop.errors import ConfigError, first_line
 from hotloop.learner import Mode, choose
-from hotloop.learner.cuda_graphs import first_line
 from hotloop.learner.execution import ExecutionChoice
 from hotloop.learner.updates import BoundUpdate
 
@@ -101,7 +99,8 @@ class Acceleration:
 
         Args:
             function: `function(state, batch, noise, hyper)` returns a dictionary of 0-d tensors, or
-                this and a tensor, (B,). It changes `state` in place, see `BoundUpdate`.
+                such a dictionary and a tensor, (B,). It changes `state` in place, see
+                `BoundUpdate`.
             state: a tree of tensors, see `hotloop.learner.state`.
             hyper: a NamedTuple of 0-d tensors, see `hyper_tensors`.
             name: the update's name in messages.
@@ -130,8 +129,8 @@ class Acceleration:
 class AcceleratedModel(ABC):  # noqa: B024
     """The mixin of all accelerated classes, to the left of the class of Stable-Baselines3.
 
-    It is derived from ABC as `BaseAlgorithm` is: otherwise Python does not allow to change the
-    class of an existing model.
+    It derives from ABC like `BaseAlgorithm`. Otherwise Python refuses to change the class of an
+    existing model.
     """
 
     _hotloop: Acceleration | None = None

@@ -1,8 +1,8 @@
-"""A policy of Stable-Baselines3 that acts on NumPy.
+"""The twin of a policy of Stable-Baselines3: its forward pass, computed with NumPy.
 
-The forward of a perceptron on one observation takes some 10 µs on NumPy, not 200 on torch. Random
-numbers come from torch's generator in the order in which the original draws them, so that a seed
-gives the original's actions, apart from rounding.
+The forward of a perceptron on one observation takes some 10 µs with NumPy, and 200 with torch.
+Random numbers come from torch's generator in the order in which the original draws them, so that a
+seed gives the original's actions, apart from rounding.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def check_acting(policy: Any) -> None:
     """Check that a policy acts by the original's code, with perceptrons on vectors.
 
     Raises:
-        Unsupported: it does not.
+        Unsupported: the policy has its own methods, hooks, other layers or other observations.
     """
     _check_methods(policy)
     check_hooks(layer for part in policy.children() for layer in part.modules())
@@ -150,7 +150,7 @@ def check_vectors(policy: Any, extractors: Sequence[Any]) -> None:
         extractors: its features extractors.
 
     Raises:
-        Unsupported: it does not.
+        Unsupported: it reads images or dictionaries, runs on a GPU, or has its own extractor.
     """
     space = policy.observation_space
     if not isinstance(space, spaces.Box):
@@ -186,7 +186,7 @@ def check_hooks(layers: Iterable[nn.Module]) -> None:
     """Check that no layer has forward hooks, which a twin would not call.
 
     Raises:
-        Unsupported: one has.
+        Unsupported: a layer has hooks.
     """
     for layer in layers:
         if layer._forward_hooks or layer._forward_pre_hooks:
@@ -197,7 +197,7 @@ def check_linear(layers: Iterable[nn.Module]) -> None:
     """Check that layers are linear, with a bias.
 
     Raises:
-        Unsupported: one is not.
+        Unsupported: a layer is of another kind, or has no bias.
     """
     for layer in layers:
         name = type(layer).__name__

@@ -1,8 +1,8 @@
-"""Off-policy policies of Stable-Baselines3 that act on NumPy.
+"""Twins of off-policy policies of Stable-Baselines3: functions that compute actions with NumPy.
 
-They read the policy's parameters where they are, since these change before almost every action.
-Random numbers come from the generators of the original, in its order, so that a seed gives the
-original's actions, apart from rounding.
+They read the parameters from the policy's memory without a copy, since the parameters change before
+almost every action. Random numbers come from the generators of the original, in its order, so that
+a seed gives the original's actions, apart from rounding.
 """
 
 from __future__ import annotations

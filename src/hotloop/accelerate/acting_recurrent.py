@@ -1,4 +1,4 @@
-"""A policy of sb3-contrib with LSTMs that acts on NumPy."""
+"""The twin of a policy of sb3-contrib with LSTMs: its forward pass, computed with NumPy."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def check_lstms(policy: Any) -> None:
     """Check that the LSTMs of a policy have no options that hotloop does not compute.
 
     Raises:
-        Unsupported: one has.
+        Unsupported: an LSTM is bidirectional, has dropout or the like.
     """
     for lstm in filter(None, (policy.lstm_actor, policy.lstm_critic)):
         for name in ("batch_first", "bidirectional", "dropout", "proj_size"):

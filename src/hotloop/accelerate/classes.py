@@ -1,4 +1,4 @@
-"""The accelerated classes by their originals, and the change of a model that exists."""
+"""The accelerated class of each original class, and the conversion of an existing model."""
 
 from __future__ import annotations
 

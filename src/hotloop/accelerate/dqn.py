@@ -29,7 +29,7 @@ class Hyper(NamedTuple):
 
 @dataclass(slots=True)
 class State:
-    """The tensors of a gradient step, which changes those of the network in place."""
+    """The tensors of a gradient step. It changes those of `network` in place."""
 
     network: ModuleState
     target: ModuleState
@@ -39,7 +39,7 @@ class DqnUpdate(OffPolicyUpdate):
     """A gradient step of a network of action values.
 
     Mnih et al. 2015, "Human-level control through deep reinforcement learning", Nature 518. The
-    target network moves in `_on_step` of the original.
+    original's `_on_step` updates the target network.
 
     Args:
         network, target: the two networks.

@@ -3,7 +3,7 @@
 Each parameter of the module becomes a view of one vector (P,), and so do the optimizer's moments.
 The module, the optimizer, their `state_dict` and everything that reads them see the current values.
 Code that replaces tensors (`load_state_dict` of an optimizer, `.to(…)`, an assignment) breaks the
-views. `refresh` finds this by comparing addresses, and takes the new values over.
+views. `refresh` detects this by comparing addresses, and copies the new values into the vectors.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ class ModuleContents:
     def __init__(self, module: nn.Module) -> None:
         layers = list(module.modules())
         self._owners = [getattr(x, kind) for x in layers for kind in _CONTENTS]
-        # References to the objects, whose ids stay unique so.
+        # Keep references to the objects, so that no new object gets the id of one of them.
         self._objects = [*layers, *(x for owner in self._owners for x in owner.values())]
         self._ids = self._current_ids()
 
     def is_current(self) -> bool:
-        """Return whether the module has the same ones."""
+        """Return whether the module still has the same objects."""
         return self._current_ids() == self._ids
 
     def _current_ids(self) -> list[int]:
@@ -98,6 +98,8 @@ class FlatParameters:
         self._optimizer = optimizer
         self.reassigned: set[str] = set()
         self.rule: OptimizerRule | None = None if optimizer is None else optimizer_rule(optimizer)
+
+        # Find the parameters to learn.
         named = dict(module.named_parameters())
         learned = {id(x) for x in named.values() if x.requires_grad}
         if optimizer is not None:
@@ -109,6 +111,8 @@ class FlatParameters:
         _check_layers(module)
         self.shapes = tuple(tuple(x.shape) for x in self._parameters)
         self._sizes = [x.numel() for x in self._parameters]
+
+        # Record where the module holds its tensors, to replace them and to detect changes.
         self._slots = _slots(module)
         self._contents = ModuleContents(module)
         self._trainable = {x: x.requires_grad for x in named.values()}
@@ -136,14 +140,17 @@ class FlatParameters:
         self.refresh()
 
     def is_current(self) -> bool:
-        """Return whether the module has the same layers, parameters, frozen ones and buffers."""
-        is_as_before = [
+        """Return whether the module's layers, parameters and buffers are the same objects.
+
+        The same parameters must also be frozen, and none may have hooks.
+        """
+        are_as_before = [
             x.requires_grad is before and not _has_hooks(x) for x, before in self._trainable.items()
         ]
-        return all(is_as_before) and self._contents.is_current()
+        return all(are_as_before) and self._contents.is_current()
 
     def refresh(self) -> None:
-        """Take over the values of tensors that other code has replaced.
+        """Copy the values of tensors that other code has replaced, and restore the views.
 
         Raises:
             Unsupported: a new tensor has another type or device, or the optimizer's parameters

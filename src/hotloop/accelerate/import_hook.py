@@ -1,4 +1,4 @@
-"""hotloop's classes in place of Stable-Baselines3's, from the import of these libraries on."""
+"""Replace Stable-Baselines3's classes by hotloop's when a script imports them."""
 
 from __future__ import annotations
 

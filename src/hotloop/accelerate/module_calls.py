@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from hotloop.accelerate.acceleration import Unsupported
 from hotloop.accelerate.flat_parameters import FlatParameters
 from hotloop.accelerate.shared_changes import SharedChange
-from hotloop.learner.cuda_graphs import first_line
+from hotloop.errors import first_line
 from hotloop.learner.updates import BoundUpdate
 
 _MISSING = object()

@@ -253,7 +253,7 @@ class OffPolicyModel(AcceleratedModel):
             generators = np.random.get_state(), torch.get_rng_state()
             model.policy.set_training_mode(True)
             update.try_out(batch, update.draw_noise(batch[0]))
-        # The first step learns from this batch, since a buffer of the user's may count its batches.
+        # The first step learns from this batch too: a user's own buffer may count its batches.
         update.first_batch = batch
         np.random.set_state(generators[0])
         torch.set_rng_state(generators[1])

@@ -1,7 +1,7 @@
 """The mixin of the accelerated on-policy classes: one gradient step, and acting.
 
-A class names the terms of its loss in `_objective`, with the settings that select them in
-`_structure` and the numbers that may change during training in `_hyper`. Its `train` passes over
+A subclass defines its loss in `_objective`, the settings that select the terms of this loss in
+`_structure`, and the numbers that may change during training in `_hyper`. Its `train` passes over
 the rollout buffer and records the values that the original records.
 """
 
@@ -270,10 +270,11 @@ class OnPolicyModel(AcceleratedModel):
         return num_trains * self._num_minibatches()
 
     def collect_rollouts(self, *args: Any, **kwargs: Any) -> bool:
-        """Collect a rollout with the original's loop, where the policy acts on NumPy."""
+        """Collect a rollout with the original's loop, but compute the actions with NumPy."""
         model: Any = self
         policy = model.policy
-        # The layers and their hooks, since the twin reads those that the policy had.
+        # The twin reads the layers that the policy has now, and calls no hooks. Prepare another one
+        # when they change.
         hooks = [(*x._forward_hooks, *x._forward_pre_hooks) for x in policy.modules()]
         key = (*policy.modules(), hooks, vars(policy).get("forward"))
         twin = self.prepared("acting", key, self._acting_twin)

@@ -27,7 +27,8 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from hotloop.accelerate.acceleration import AcceleratedModel, Acceleration, describe_part
 from hotloop.timing._writer import in_multiprocessing_child
 
-# Updates of each model for the time before. For PPO, an update is a pass over the rollout.
+# Updates of each model that Stable-Baselines3's own code makes, to measure the time before. For
+# PPO, an update is a pass over the rollout.
 _NUM_ORIGINAL_UPDATES = 10
 # Durations that are kept of each model's accelerated calls.
 _MAX_DURATIONS = 1000
@@ -41,8 +42,9 @@ class ModelRecord:
         name: the name of its class, and that of its policy's.
         parts: the reason why a part runs Stable-Baselines3's own code, by part. Empty: accelerated.
         executions: how its updates were executed.
-        before_s: durations of an update by Stable-Baselines3's own code, in calls of `train`.
-        after_s: the same for hotloop's.
+        before_s: for each call of `train` by Stable-Baselines3's own code, the mean duration of an
+            update.
+        after_s: the same for calls by hotloop's code.
         num_original: number of updates of the calls in `before_s`.
         num_updates: number of updates, as Stable-Baselines3 counts them.
     """

@@ -1,7 +1,7 @@
 """Faster versions of parts of the original's loop over steps, with bitwise equal results.
 
-In a rollout of a small environment, a third of the time is left for copies of a step's information,
-for storing it, and for the advantages. Each shortcut is used only in place of the original code.
+In a rollout of a small environment, a third of the time goes to copies of the steps' `info`, to
+storing the steps, and to the advantages. A shortcut never replaces a method of the user's.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _ATOMIC = frozenset(
 
 @contextmanager
 def rollout_shortcuts(buffer: Any) -> Iterator[None]:
-    """Collect a rollout into a buffer with shortcuts in the body."""
+    """Use the shortcuts in the body, which collects a rollout into this buffer."""
     with ExitStack() as stack:
         if hasattr(dummy_vec_env, "deepcopy"):
             stack.enter_context(replaced_attribute(dummy_vec_env, "deepcopy", deep_copy))
-        shortcuts: list[type[_Shortcut]] = [_Advantages]
+        shortcuts: list[type[_Shortcut]] = [_AdvantageComputation]
         has_arrays = isinstance(buffer.observation_space, spaces.Box)
         if type(buffer) is buffers.RolloutBuffer and has_arrays:
-            shortcuts.append(_Storing)
+            shortcuts.append(_StepStorage)
         for shortcut in shortcuts:
             if not own_methods(buffer, [shortcut.name]):
                 replaced = replaced_attribute(buffer, shortcut.name, shortcut(buffer))
@@ -47,14 +47,14 @@ def rollout_shortcuts(buffer: Any) -> Iterator[None]:
 
 
 def deep_copy(value: Any) -> Any:
-    """Return a deep copy of observations by name, or of a list with the information of steps.
+    """Return a deep copy of observations by name, or of a list with the `info` of each environment.
 
-    The copy of a dictionary of numbers takes 1 µs. `copy.deepcopy` takes 20 for HalfCheetah's.
+    The copy of HalfCheetah's `info` takes 1 µs, and 20 µs with `copy.deepcopy`.
     """
     if isinstance(value, dict) and all(map(_is_plain_array, value.values())):
         return type(value)((name, x.copy(order="K")) for name, x in value.items())
     if type(value) is list:
-        return [_copied_info(x) for x in value]
+        return [_copy_info(x) for x in value]
     return copy.deepcopy(value)
 
 
@@ -62,7 +62,7 @@ def _is_plain_array(x: Any) -> bool:
     return type(x) is np.ndarray and not x.dtype.hasobject
 
 
-def _copied_info(info: Any) -> Any:
+def _copy_info(info: Any) -> Any:
     is_simple = type(info) is dict and all(type(x) in _ATOMIC for x in info.values())
     return info.copy() if is_simple else copy.deepcopy(info)
 
@@ -80,7 +80,7 @@ class _Shortcut:
         return getattr, (self._buffer, self.name)
 
 
-class _Storing(_Shortcut):
+class _StepStorage(_Shortcut):
     """`RolloutBuffer.add` for observations that are arrays, without copies of its arguments."""
 
     name = "add"
@@ -112,7 +112,7 @@ class _Storing(_Shortcut):
             buffer.full = True
 
 
-class _Advantages(_Shortcut):
+class _AdvantageComputation(_Shortcut):
     """`RolloutBuffer.compute_returns_and_advantage` with two operations for each step."""
 
     name = "compute_returns_and_advantage"
@@ -120,10 +120,11 @@ class _Advantages(_Shortcut):
     def __call__(self, last_values: Tensor, dones: Array) -> None:
         """Compute the advantages and returns. See `hotloop.ops.gae` for the equation."""
         buffer = self._buffer
-        goes_on = 1.0 - np.concatenate([buffer.episode_starts[1:], dones[None].astype(np.float32)])
+        ends = np.concatenate([buffer.episode_starts[1:], dones[None].astype(np.float32)])
+        continues = 1.0 - ends
         last = last_values.detach().cpu().numpy().reshape(1, -1)
         next_values = np.concatenate([buffer.values[1:], last])
-        delta = buffer.rewards + buffer.gamma * next_values * goes_on - buffer.values
-        factors = buffer.gamma * buffer.gae_lambda * goes_on
+        delta = buffer.rewards + buffer.gamma * next_values * continues - buffer.values
+        factors = buffer.gamma * buffer.gae_lambda * continues
         buffer.advantages[:] = backward_sums(delta, factors)
         buffer.returns = buffer.advantages + buffer.values

@@ -77,7 +77,8 @@ class SacUpdate(OffPolicyUpdate):
             self._temperature = FlatParameters(holder, model.ent_coef_optimizer)
             networks.append(self._temperature)
             temperature = self._temperature.state
-        # A shared features extractor belongs to the actor, which alone learns it.
+        # Only the actor's loss trains a shared features extractor. So it is no constant of the
+        # critics.
         constants = self._critic.state.constants
         self._is_shared = critic.features_extractor is actor.features_extractor
         if self._is_shared:
@@ -202,7 +203,7 @@ class SacUpdate(OffPolicyUpdate):
         return action, log_prob.sum(1, keepdim=True)
 
     def _act_noisily(self, obs: Any, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what `_sample` returns, by the original's code with a given noise, (L, A)."""
+        """Return the same as `_sample`, by the original's code, from normal numbers, (L, A)."""
         actor = self._actor_module
         self._set_exploration(noise.unsqueeze(0).expand(2, -1, -1), actor.log_std)
         action, log_prob = actor.action_log_prob(obs)
@@ -218,7 +219,10 @@ class SacUpdate(OffPolicyUpdate):
     def _critic_constants(
         self, state: State, actor_params: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """Return what the critics read but do not learn, with a shared features extractor."""
+        """Return the tensors that the critics read but do not learn.
+
+        These include a features extractor that the critics share with the actor.
+        """
         if not self._is_shared:
             return state.critic.constants
         params = state.actor.params if actor_params is None else actor_params

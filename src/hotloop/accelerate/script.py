@@ -58,7 +58,7 @@ def main(argv: list[str]) -> int:
 def begin_in_program() -> None:
     """Put the classes in place in a program that an accelerated script has started."""
     text = os.environ.get(_SETTINGS_VARIABLE)
-    if not text or "hotloop.accelerate.script" in sys.orig_argv:  # it has settings of its own
+    if not text or "hotloop.accelerate.script" in sys.orig_argv:  # `main` has its own settings
         return
     settings: dict[str, Any] = json.loads(text)
     import_hook.install(settings)

@@ -41,7 +41,7 @@ class State:
 
 
 class Td3Update(OffPolicyUpdate):
-    """A gradient step of the critics, and a delayed one of the actor, which moves the targets.
+    """A gradient step of the critics. Every few steps also one of the actor and the targets.
 
     Fujimoto et al. 2018, arXiv:1802.09477, algorithm 1, as Stable-Baselines3 computes it.
     """

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hotloop.errors import ConfigError, shortened
+from hotloop.errors import ConfigError, first_line, shortened
 from hotloop.learner.state import tensors
 
 # Number of calls before the capture, in which libraries choose algorithms and allocate memory.
@@ -356,14 +356,6 @@ def _restore(written: list[Tensor], old_values: list[Tensor]) -> None:
     with torch.no_grad():
         for x, old_value in zip(written, old_values, strict=True):
             x.copy_(old_value)
-
-
-def first_line(error: BaseException) -> str:
-    """Return an error's message in one line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if len(lines) > 1 and lines[0].endswith("raised:"):
-        return lines[1]
-    return lines[0] if lines else type(error).__name__
 
 
 def _origin(error: BaseException) -> BaseException:

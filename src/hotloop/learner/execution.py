@@ -18,14 +18,13 @@ import torch
 from torch import Tensor
 
 from hotloop.base import cache
-from hotloop.errors import ConfigError, shortened
+from hotloop.errors import ConfigError, first_line, shortened
 from hotloop.learner import artifacts
 from hotloop.learner.cuda_graphs import (
     CapturedUpdate,
     CudaGraphCapturer,
     GraphCapturer,
     fastest_call_s,
-    first_line,
     out_of_memory_error,
     written_tensors,
 )

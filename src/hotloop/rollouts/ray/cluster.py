@@ -17,6 +17,7 @@ from hotloop.errors import (
     ConfigError,
     EnvironmentFailure,
     HotloopError,
+    first_line,
     requires_extra,
 )
 from hotloop.rollouts.failures import worker_error
@@ -273,9 +274,3 @@ def _error_text(error: BaseException) -> str:
     """Return the relevant lines of Ray's error: all of a version mismatch, otherwise the first."""
     text = str(error)
     return " ".join(text.split()) if "Version mismatch" in text else first_line(error)
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's text. Ray's texts may be pages long."""
-    lines = [line for line in str(error).strip().splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__

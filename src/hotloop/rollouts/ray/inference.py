@@ -16,10 +16,10 @@ import numpy as np
 
 from hotloop import timing
 from hotloop.base.children import add_module_paths
-from hotloop.errors import HotloopError
+from hotloop.errors import HotloopError, first_line
 from hotloop.policies import ActingPolicy, Exploration, Network, PolicySnapshot, network_from_json
 from hotloop.rollouts.inference.batching import NetworkOutputs, run_network, split_requests
-from hotloop.rollouts.ray.cluster import actor_error, first_line, import_ray
+from hotloop.rollouts.ray.cluster import actor_error, import_ray
 from hotloop.rollouts.ray.recording import RecordingOptions, start_recording
 from hotloop.timing import span
 from hotloop.types import Array

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from hotloop.errors import HotloopError
+from hotloop.errors import HotloopError, first_line
 from hotloop.policies import ActingPolicy, PolicySnapshot
 from hotloop.rollouts.accounting import recordings_of_this_run
 from hotloop.rollouts.collector import Slot
@@ -20,7 +20,7 @@ from hotloop.rollouts.parts import FragmentPart, PartQueue
 from hotloop.rollouts.protocol import CollectionOptions
 from hotloop.rollouts.ray.actor import ActorPart, ActorSetup, RecoverableFailure, TooManyFailures
 from hotloop.rollouts.ray.actor_state import ActorState, PartRequest
-from hotloop.rollouts.ray.cluster import ClusterHead, actor_error, check_store, first_line
+from hotloop.rollouts.ray.cluster import ClusterHead, actor_error, check_store
 from hotloop.rollouts.ray.inference import WeightsRef
 from hotloop.rollouts.schedules import NUM_AHEAD, RowLimits
 from hotloop.timing import Recording
