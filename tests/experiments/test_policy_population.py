@@ -286,6 +286,19 @@ def test_a_match_has_the_mean_return_of_each_policy_in_each_game():
     assert short.play({"red": Fixed(1), "blue": Fixed(0)}, 0) == []
 
 
+def test_members_of_two_policies_play_all_pairs():
+    matches = Matches(EnvSpec("tests.toy_games:Teams"), "red,blue", 3, 100)
+    members = {"red": [Fixed(1), Fixed(0)], "blue": [Fixed(0), Fixed(1)]}
+    results = matches.play_all(members, 0)
+    assert results.returns == {"red": [[4.0] * 6, [0.0] * 6], "blue": [[0.0] * 6, [6.0] * 6]}
+    between = np.array([[3.0, 3.0], [3.0, 3.0]])
+    none = np.zeros((2, 2))
+    np.testing.assert_array_equal(results.games, np.block([[none, between], [between, none]]))
+    # red 0 beats blue 0 and loses to blue 1; red 1 draws with blue 0 and loses to blue 1.
+    red = np.array([[3.0, 0.0], [1.5, 0.0]])
+    np.testing.assert_array_equal(results.scores, np.block([[none, red], [3 - red.T, none]]))
+
+
 def test_mutations_stay_in_the_space():
     rng = np.random.default_rng(0)
     values = [mutate(RATES, 1e-2, rng) for _ in range(200)]

@@ -61,8 +61,8 @@ def sweep(
 ) -> ExperimentTable:
     """Search for the best options of an algorithm, over trials and seeds.
 
-    The trials run in other processes. If the file has results of the same sweep, their runs are not
-    repeated. `hotloop sweep report FILE` reports it.
+    The trials run in other processes. Runs whose results are already in the file are not repeated.
+    `hotloop sweep report FILE` prints the results.
 
     Args:
         algorithm: `ppo` for example, or `module:attribute` of your own.
@@ -71,11 +71,11 @@ def sweep(
             that makes it.
         seeds: seeds of each trial: a number, several, or a text such as "1-3".
         file: the file of results, by default `sweeps/<env>__<algorithm>.sqlite`.
-        on_change: function called with the runner some times a second.
+        on_change: function called with the runner several times a second.
         sampler: a name of `hotloop sweep --sampler`. None: a grid if the space is finite.
         trials: number of trials. None: all points of a grid.
         hours: time in hours after which no run starts.
-        jobs: number of processes. None: as the cores allow.
+        jobs: number of processes. None: as many as have room on the cores.
         lanes: number of runs that a process trains in one update. None: the faster number.
         pruner: a name of `hotloop sweep --pruner`.
         metric: "return" of training episodes, or "evaluation".
@@ -138,7 +138,7 @@ def train_many(
             that makes it.
         seeds: seeds of each combination: a number, several, or a text such as "1-5".
         vary: option → its values, or a text such as "1e-4,3e-4".
-        jobs: number of processes. None: as the cores allow.
+        jobs: number of processes. None: as many as have room on the cores.
         lanes: whether a process trains several runs in one update.
         run_dir: the new parent of the run directories, by default
             `runs/<env>__<algorithm>__seeds__<time>`. You may add other seeds to an existing one.
@@ -251,7 +251,7 @@ def plan_group(
         config: configuration of all trainings.
         varied: option → its values, as text or a list.
         seeds: seeds of each combination.
-        jobs: number of processes. None: as the cores allow.
+        jobs: number of processes. None: as many as have room on the cores.
         has_lanes: whether a process trains several runs in one update.
 
     Raises:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,7 +17,23 @@ from hotloop.envs.game_factory import make_views
 from hotloop.envs.pettingzoo_envs import PettingZooEnvs
 from hotloop.policies import ActingPolicy
 from hotloop.training.assignment import assign
-from hotloop.types import Episode
+from hotloop.types import Array, Episode
+
+
+class MatchResults(NamedTuple):
+    """The results of the matches between all members of a population.
+
+    Attributes:
+        returns: mean return of each policy's agents in each game that ended, by policy and member.
+        games: number of games between each pair of players, (P, P). Players are numbered policy by
+            policy, and within a policy by member.
+        scores: summed scores of the row's player against the column's, (P, P): 1 for the higher
+            return, ½ for equal ones.
+    """
+
+    returns: dict[str, list[list[float]]]
+    games: Array
+    scores: Array
 
 
 class _Player:
@@ -83,7 +100,7 @@ class Matches:
 
         Args:
             policies: the policies by name.
-            number: a number of the match, on which its games and actions depend.
+            number: index of the match, which seeds its games and actions.
 
         Returns:
             For each game that ended, the mean return of each policy's agents.
@@ -119,6 +136,38 @@ class Matches:
             if all(returns.values()):
                 results.append({name: fmean(values) for name, values in returns.items()})
         return results
+
+    def play_all(
+        self, policies: Mapping[str, Sequence[ActingPolicy]], first_number: int
+    ) -> MatchResults:
+        """Play a match for each pair of members of the first two policies.
+
+        In round r, member i of the first policy plays with member i + r of the second policy,
+        i + 2r of the third, …
+
+        Args:
+            policies: the policies of all members, by name.
+            first_number: number of the first match; see `play`.
+        """
+        num_members = len(next(iter(policies.values())))
+        returns: dict[str, list[list[float]]] = {
+            name: [[] for _ in range(num_members)] for name in policies
+        }
+        num_players = len(policies) * num_members
+        games, scores = np.zeros((2, num_players, num_players))
+        for index in range(num_members**2):
+            round_, member = divmod(index, num_members)
+            members = {name: (member + k * round_) % num_members for k, name in enumerate(policies)}
+            players = {name: k * num_members + members[name] for k, name in enumerate(policies)}
+            chosen = {name: policies[name][i] for name, i in members.items()}
+            for result in self.play(chosen, first_number + index):
+                for name, value in result.items():
+                    returns[name][members[name]].append(value)
+                for name, other in itertools.permutations(result, 2):
+                    pair = players[name], players[other]
+                    games[pair] += 1
+                    scores[pair] += (np.sign(result[name] - result[other]) + 1) / 2
+        return MatchResults(returns, games, scores)
 
     def close(self) -> None:
         """Close the games."""

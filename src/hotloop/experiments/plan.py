@@ -36,7 +36,7 @@ class Plan:
         metric: a key of `METRICS`.
         trials: number of trials. None: all points of a grid, or as many as `hours` allows.
         hours: time limit after which no run starts, or None.
-        jobs: number of processes. None: as the cores allow.
+        jobs: number of processes. None: as many as have room on the cores.
         lanes: number of runs that a process trains in one update. None: the faster number.
         pruner: name of the pruner.
         generations: number of generations of a population, None for other samplers.

@@ -6,9 +6,9 @@
       members/1/
 
 Each member trains a policy of each name, side by side with the other members. After each generation
-all policies play matches against those of other members. Of each name, the worst quarter continues
-from the checkpoints of the best quarter, with changed options (Jaderberg et al. 2017, "Population
-based training of neural networks").
+all policies play matches against those of other members. Then the policies of each name are ranked:
+the worst quarter continues from the checkpoints of the best quarter, with changed options
+(Jaderberg et al. 2017, "Population based training of neural networks").
 
 A killed generation begins again, with the same results.
 """
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from hotloop.training.algorithm import Algorithm
 
 FILE, MEMBERS = "population.json", "members"
-_SHARE = 4  # a quarter of the members is replaced
+_MEMBERS_PER_EXPLOIT = 4  # the worst quarter of the members is replaced
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -246,31 +246,33 @@ class Population:
             RunDirectoryError: they don't.
         """
         members, names = range(self._members), set(self._names)
-        fit = all(
+        is_valid = all(
             generation.number == number
             and all(
                 values.keys() == names and all(len(x) == self._members for x in values.values())
                 for values in (generation.fitness, generation.ratings, generation.options)
             )
             and all(
-                self._fit(options) for values in generation.options.values() for options in values
+                self._are_allowed(options)
+                for values in generation.options.values()
+                for options in values
             )
             and all(
                 exploit.policy in names
                 and exploit.member in members
                 and exploit.source in members
                 and re.fullmatch(r"step-\d+", exploit.checkpoint)
-                and self._fit(exploit.options)
+                and self._are_allowed(exploit.options)
                 for exploit in generation.exploits
             )
             for number, generation in enumerate(generations, 1)
         )
-        if not fit:
+        if not is_valid:
             raise RunDirectoryError(
                 f"{self._file} does not fit its policies and members: start a new population"
             )
 
-    def _fit(self, options: dict[str, Any]) -> bool:
+    def _are_allowed(self, options: dict[str, Any]) -> bool:
         """Return whether stored options are those of the space, and name no code."""
         is_data = data_check(type(self._config))
         return options.keys() == self._space.keys() and all(
@@ -381,45 +383,29 @@ class Population:
             name: [self._load(member, name) for member in range(self._members)]
             for name in self._names
         }
-        returns: dict[str, list[list[float]]] = {
-            name: [[] for _ in range(self._members)] for name in self._names
-        }
-        players = [(name, i) for name in self._names for i in range(self._members)]
-        games, scores = np.zeros((2, len(players), len(players)))
-        # In round r, member i plays with member i + r of the second name, i + 2r of the third, …
-        for round_ in range(self._members):
-            for member in range(self._members):
-                chosen = {
-                    name: (member + k * round_) % self._members
-                    for k, name in enumerate(self._names)
-                }
-                index = (number * self._members + round_) * self._members + member
-                results = matches.play({x: policies[x][i] for x, i in chosen.items()}, index)
-                for result in results:
-                    for name, value in result.items():
-                        returns[name][chosen[name]].append(value)
-                        for other, other_value in result.items():
-                            if other != name:
-                                a = players.index((name, chosen[name]))
-                                b = players.index((other, chosen[other]))
-                                games[a, b] += 1
-                                scores[a, b] += (np.sign(value - other_value) + 1) / 2
+        num_matches = self._members**2
+        results = matches.play_all(policies, number * num_matches)
         fitness = {
             name: [fmean(values) if values else float("-inf") for values in lists]
-            for name, lists in returns.items()
+            for name, lists in results.returns.items()
         }
-        num_games = self._num_games * self._members**2
-        num_ended = sum(map(len, next(iter(returns.values()))))
+        num_games = self._num_games * num_matches
+        num_ended = sum(map(len, next(iter(results.returns.values()))))
         if num_ended < num_games:
             notify(
                 f"warning: {num_games - num_ended} of {num_games} games of the matches did not end "
                 f"within {self._config.eval_max_steps:,} steps and don't count: raise "
                 "`eval_max_steps`"
             )
-        ratings, widths = elo_ratings(scores, games)
+
+        # Rate all policies.
+        ratings, widths = elo_ratings(results.scores, results.games)
         rated: dict[str, list[list[float]]] = {name: [] for name in self._names}
-        for (name, _), rating, width in zip(players, ratings, widths, strict=True):
+        players = [name for name in self._names for _ in range(self._members)]
+        for name, rating, width in zip(players, ratings, widths, strict=True):
             rated[name].append([round(float(rating), 1), round(float(width), 1)])
+
+        # Choose the members that are replaced.
         exploits = []
         if self._replaces and number < self._generations:
             rng = np.random.default_rng([self._config.seed, number])
@@ -448,7 +434,7 @@ class Population:
         rng: np.random.Generator,
     ) -> list[Exploit]:
         order = [int(i) for i in np.argsort(fitness, kind="stable")]
-        count = max(1, self._members // _SHARE)
+        count = max(1, self._members // _MEMBERS_PER_EXPLOIT)
         exploits = []
         for member in order[:count]:
             source = order[-1 - int(rng.integers(count))]

@@ -197,9 +197,12 @@ class PoolExecutor:
 
     def __init__(self, jobs: int, lanes: int | None) -> None:
         self._jobs, self._lanes = jobs, lanes
+        # The next run, if it can't share an update with the batch before it.
         self._deferred: RunSpec | None = None
-        self._stop_reasons: dict[tuple[int, int, str], str] = {}
+        self._stop_reasons: dict[tuple[int, int, str], str] = {}  # by key of the run
+        # Number of lanes → runs per second of the measured batches.
         self._rates: dict[int, list[float]] = {1: [], AUTO_LANES: []}
+        # Process id → start time and number of lanes of its current batch.
         self._started: dict[int, tuple[float, int]] = {}
 
     def run(self, runner: Runner, specs: Iterator[RunSpec]) -> None:
@@ -262,6 +265,7 @@ class PoolExecutor:
         )
 
     def _next_num_lanes(self) -> int:
+        """Return the number of runs of the next batch: the fastest, once that is measured."""
         if self._lanes is not None:
             return self._lanes
         if self._runner.pruner.name in ("median", "asha"):
@@ -272,6 +276,7 @@ class PoolExecutor:
         return max(self._rates, key=lambda lanes: statistics.median(self._rates[lanes]))
 
     def _measure(self, process: PoolProcess, is_complete: bool) -> None:
+        """Record the rate of a batch, unless its process had to compile the update for it."""
         start_s, lanes = self._started.pop(process.pid, (0.0, 0))
         if is_complete and lanes in self._rates and lanes in process.trained_lanes:
             self._rates[lanes].append(lanes / (time.monotonic() - start_s))

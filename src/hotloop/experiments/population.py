@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from hotloop.experiments.runner import RunSpec
 
 
-_FACTORS = 0.8, 1.25  # of a number that mutates
-_REDRAWN = 0.25  # probability that an option is drawn again instead
+_FACTORS = 0.8, 1.25  # a mutation multiplies a number by one of them
+_REDRAW_PROBABILITY = 0.25  # otherwise the current value is changed
 
 
 def check_space(space: Space, config: Any) -> None:
@@ -116,13 +116,13 @@ def first_part(schedule: Schedule, share: float, name: str) -> Schedule:
 
 def mutate(domain: Choices | Range, value: Any, rng: np.random.Generator) -> Any:
     """Return a changed value: multiplied by 0.8 or 1.25, a neighbor in a list, or drawn again."""
-    if rng.random() < _REDRAWN:
+    if rng.random() < _REDRAW_PROBABILITY:
         return domain.draw(rng)
-    step = int(rng.integers(2))
+    direction = int(rng.integers(2))  # 0: down, 1: up
     if isinstance(domain, Choices):
-        index = domain.values.index(value) + 2 * step - 1
+        index = domain.values.index(value) + 2 * direction - 1
         return domain.values[min(max(index, 0), len(domain.values) - 1)]
-    changed = min(max(value * _FACTORS[step], domain.low), domain.high)
+    changed = min(max(value * _FACTORS[direction], domain.low), domain.high)
     return round(changed) if domain.is_int else changed
 
 

@@ -70,7 +70,13 @@ def train_trial(params: Mapping[str, Any], settings: TrialSettings) -> None:
 
 
 class _Trial:
-    """A training, or a part after a checkpoint. Only populations have `schedules`, as text."""
+    """A training, or in a population its continuation after a checkpoint.
+
+    Attributes:
+        timesteps: transitions collected so far.
+        generation: generation of a population.
+        schedules: option → its schedule as text. Empty without a population.
+    """
 
     def __init__(self, params: Mapping[str, Any], settings: TrialSettings, run_dir: Path) -> None:
         from hotloop.algorithms import find

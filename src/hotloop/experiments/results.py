@@ -171,7 +171,7 @@ class Results(ResultsFile):
     def plan(self) -> Plan | None:
         """The plan of the last command, None if the file has none yet."""
         content = self._plan_content()
-        return _plan(content) if content else None
+        return _decode_plan(content) if content else None
 
     @plan.setter
     def plan(self, plan: Plan) -> None:
@@ -193,7 +193,7 @@ class Results(ResultsFile):
             content = documents.parse(value)
             if not isinstance(content, dict):
                 raise ValueError("expected a plan")
-            _plan(content)
+            _decode_plan(content)
             return content
 
         rows = self._stored("sweep", decode, "crc32 IS NOT NULL")
@@ -253,12 +253,12 @@ class Results(ResultsFile):
 
     def trials(self) -> list[Trial]:
         """Return all trials, sorted by number."""
-        return self._stored("trials", _trial)
+        return self._stored("trials", _decode_trial)
 
     def add_trial(self, number: int, params: Mapping[str, Any], attrs: Mapping[str, Any]) -> bool:
         """Store a trial. Return False if another process has already stored this number."""
         with self._transaction():
-            if self._stored("trials", _trial, "number = ?", (number,)):
+            if self._stored("trials", _decode_trial, "number = ?", (number,)):
                 return False
             self._store("trials", number, json.dumps(params), json.dumps(attrs))
         return True
@@ -266,7 +266,7 @@ class Results(ResultsFile):
     def update_attrs(self, number: int, attrs: Mapping[str, Any]) -> None:
         """Add attributes to a trial."""
         with self._transaction():
-            (trial,) = self._stored("trials", _trial, "number = ?", (number,))
+            (trial,) = self._stored("trials", _decode_trial, "number = ?", (number,))
             all_attrs = json.dumps({**trial.attrs, **attrs})
             self._store("trials", number, json.dumps(trial.params), all_attrs)
 
@@ -274,7 +274,7 @@ class Results(ResultsFile):
 
     def runs(self, purpose: str | None = None) -> list[Run]:
         """Return all runs, or those of a purpose, sorted by trial and seed."""
-        runs = [claim.run for claim in self._stored("runs", _claim)]
+        runs = [claim.run for claim in self._stored("runs", _decode_claim)]
         return [run for run in runs if purpose in (None, run.purpose)]
 
     def claim(
@@ -308,7 +308,7 @@ class Results(ResultsFile):
 
     def _find_claim(self, *key: Any) -> _Claim | None:
         condition = "trial = ? AND seed = ? AND steps = ? AND purpose = ?"
-        return next(iter(self._stored("runs", _claim, condition, key)), None)
+        return next(iter(self._stored("runs", _decode_claim, condition, key)), None)
 
     def _store_claim(self, claim: _Claim) -> None:
         run = claim.run
@@ -348,7 +348,7 @@ def results_path(path: Path) -> Path:
     return path
 
 
-def _plan(content: Mapping[str, Any]) -> Plan:
+def _decode_plan(content: Mapping[str, Any]) -> Plan:
     """Return the plan from its JSON object, which also has a signature."""
     return documents.record(Plan, {k: v for k, v in content.items() if k != "signature"})
 
@@ -368,7 +368,7 @@ class _Claim(NamedTuple):
     tries: int
 
 
-def _claim(*values: Any) -> _Claim:
+def _decode_claim(*values: Any) -> _Claim:
     """Return a run from its row."""
     *key, version, state, owner, tries, score, reason, seconds, curve, directory = values
     if not all(map(isinstance, values, _RUN_TYPES)):
@@ -382,7 +382,7 @@ def _claim(*values: Any) -> _Claim:
     return _Claim(run, version, owner, tries)
 
 
-def _trial(number: int, params: str, attrs: str) -> Trial:
+def _decode_trial(number: int, params: str, attrs: str) -> Trial:
     """Return a trial from its row."""
     values = documents.parse(params), documents.parse(attrs)
     if not all(isinstance(x, dict) for x in values):

@@ -45,7 +45,7 @@ class Executor(Protocol):
         """Train the runs.
 
         It claims each by `runner.claim_next`, reports its scores by `runner.add_report`, its end by
-        `runner.finish`, and calls `runner.show` some times a second.
+        `runner.finish`, and calls `runner.show` several times a second.
         """
         ...
 
@@ -60,7 +60,7 @@ class Runner:
         sampler: suggests new trials. None: run stored trials only.
         pruner: stops bad runs and trials.
         executor: trains the runs.
-        on_change: function called after each message, and some times a second.
+        on_change: function called after each message, and several times a second.
         on_line: function called with the label of a training and a line of its progress, or None.
     """
 

@@ -43,7 +43,8 @@ class SearchSampler:
         if name not in SAMPLERS:
             raise ConfigError(f"`--sampler` must be {', '.join(SAMPLERS)}, got '{name}'")
         self.name, self._space, self._seed = name, space, seed
-        self._states: dict[int, dict[str, Any]] = {}  # of Optuna's sampler, made here, by trial
+        # The states of Optuna's sampler that this process has stored with its trials, by number.
+        self._states: dict[int, dict[str, Any]] = {}
         self._has_warned = False
         self.max_trials: int | None = None
         if name == "grid":
@@ -147,7 +148,7 @@ class SearchSampler:
             self._has_warned = True
             warnings.warn(
                 "your sweeps on this machine have not signed the state of CMA-ES in this file, "
-                "which could run code: the sampler starts anew",
+                "which could run code: the sampler starts over",
                 RuntimeWarning,
                 stacklevel=4,
             )

@@ -151,7 +151,9 @@ def stored_space(path: Path, texts: Mapping[str, Any], trials: Sequence[Trial]) 
         ConfigError: a trial sets another option, or a value that may name code.
     """
     space = {
-        name: _domain(name, text, partial(_like, [from_json(x.params).get(name) for x in trials]))
+        name: _domain(
+            name, text, partial(_parse_like, [from_json(x.params).get(name) for x in trials])
+        )
         for name, text in texts.items()
     }
 
@@ -189,7 +191,7 @@ def check_trials(
 
 
 def allows(space: Space, name: str, value: Any, is_data: Callable[[str, Any], bool]) -> bool:
-    """Return whether a stored value is one of a space, or of its options and can't run code."""
+    """Return whether a space has this option, and the stored value is in it or can't run code."""
     domain = space.get(name)
     choices = domain.values if isinstance(domain, Choices) else ()
     known = tuple(value) if isinstance(value, list) else value
@@ -204,13 +206,14 @@ def data_check(config_class: type) -> Callable[[str, Any], bool]:
     return lambda name, value: is_data(hints[name], value)
 
 
-def _like(values: Sequence[Any], text: str) -> Any:
-    """Return the value of a text, of the same type as other values of the option."""
+def _parse_like(values: Sequence[Any], text: str) -> Any:
+    """Return the value that a text means. Other values of the option determine its type."""
     texts, kinds = set(map(repr, values)), set(map(type, values))
     kinds |= {int} if float in kinds else set()
     candidates = _candidates(text)
-    same = [x for x in candidates if repr(x) in texts]
-    return [*same, *(x for x in candidates if type(x) in kinds), *candidates][0]
+    equal = [x for x in candidates if repr(x) in texts]
+    of_kinds = [x for x in candidates if type(x) in kinds]
+    return [*equal, *of_kinds, *candidates][0]
 
 
 def grid_size(space: Space) -> int:
