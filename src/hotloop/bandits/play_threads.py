@@ -74,7 +74,7 @@ def play_jobs(
         num_threads: number of threads.
         monitor: monitor that stops the games.
         add: function that receives each job with its result, in the order in which they finish.
-        report: function called some times a second.
+        report: function called several times a second.
     """
     running: dict[Future[Result], Job] = {}
     with ThreadPoolExecutor(num_threads) as pool:

@@ -96,12 +96,14 @@ def compare(
         ConfigError: A setting is invalid, or an agent can't play in this environment.
         BanditError: A user's agent or environment returns something invalid.
     """
+    # Check the settings and prepare the games.
     began_at = time.perf_counter()
     agents, environment = _adapt_all(agents, environment)
     settings = make_settings(seed, num_steps, late_steps, steps_per_point, arm_shares)
     num_runs = check_int("num_runs", num_runs, 1, MAX_RUNS)
     threads = resolve_threads(threads)
     games = make_games(agents, environment, settings)
+    # Play them.
     started_at = time.perf_counter()
     monitor = PlayMonitor(num_runs * settings.num_steps * len(agents), on_progress)
     if any(game.has_python_objects for game in games):
@@ -110,6 +112,7 @@ def compare(
         totals = _play_over_threads(games, num_runs, threads, monitor)
     monitor.report()
     elapsed_s = time.perf_counter() - started_at
+    # Make the results.
     results = tuple(
         BanditResult.from_sums(
             totals.agents[index],

@@ -118,14 +118,14 @@ class Checkpoints:
             RunDirectoryError: the checkpoint cannot be written.
             MissingExtraError: safetensors is not installed.
         """
-        target = self.path / _folder(checkpoint.state["timesteps"])
+        target = self.path / _folder_name(checkpoint.state["timesteps"])
         temp_path = self.path / f".{target.name}.tmp"
         try:
             self._remove_leftovers()
             if not self.path.is_dir():
                 self.path.mkdir()  # create no parents: the user may have deleted the run directory
                 sync(self.path.parent)
-            if target.name not in self._linked():  # a linked checkpoint is complete
+            if target.name not in self._linked_names():  # a linked checkpoint is complete
                 temp_path.mkdir()
                 sync(*self._write(checkpoint, temp_path), temp_path)
                 self._remove(target)  # an earlier process was killed before it linked it
@@ -226,7 +226,7 @@ class Checkpoints:
         assert checkpoint.path is not None
         state = {**vars(header), "files": {_POLICY: header.files[_POLICY]}}
         folder = f"{self.path.name}/{checkpoint.path.name}"
-        return {f"{folder}/{_POLICY}": contents[_POLICY], f"{folder}/state.json": _sealed(state)}
+        return {f"{folder}/{_POLICY}": contents[_POLICY], f"{folder}/state.json": _seal(state)}
 
     def rewind(self, checkpoint: Checkpoint, *, best: int | None) -> None:
         """Point the links `last` and `best` at earlier checkpoints.
@@ -235,16 +235,16 @@ class Checkpoints:
             checkpoint: the existing checkpoint for `last`.
             best: steps of the best checkpoint until then, or None to remove the link.
         """
-        self._link("last", _folder(checkpoint.state["timesteps"]))
+        self._link("last", _folder_name(checkpoint.state["timesteps"]))
         if best is not None:
-            self._link("best", _folder(best))
+            self._link("best", _folder_name(best))
         else:
             (self.path / "best").unlink(missing_ok=True)
         sync(self.path)
 
     def remove_later(self, checkpoint: Checkpoint) -> None:
         """Remove the checkpoints after this one."""
-        last = _step_order(_folder(checkpoint.state["timesteps"]))
+        last = _step_order(_folder_name(checkpoint.state["timesteps"]))
         for path in self._steps():
             if _step_order(path.name) > last:
                 self._remove(path)
@@ -259,7 +259,7 @@ class Checkpoints:
 
     def has(self, timesteps: int) -> bool:
         """Return whether there is a checkpoint of this step."""
-        return (self.path / _folder(timesteps) / "state.json").is_file()
+        return (self.path / _folder_name(timesteps) / "state.json").is_file()
 
     def steps(self) -> list[int]:
         """Return the numbers of transitions of all checkpoints, intact or damaged."""
@@ -288,7 +288,7 @@ class Checkpoints:
             "policy_version": checkpoint.snapshot.version,
             **checkpoint.state,
         }
-        write_new(folder / "state.json", _sealed(state))
+        write_new(folder / "state.json", _seal(state))
         return [folder / name for name in (*digests, *checkpoint.files, "state.json")]
 
     def _find(self, name: str) -> Path:
@@ -378,14 +378,14 @@ class Checkpoints:
         temp_path.symlink_to(target)
         os.replace(temp_path, self.path / name)
 
-    def _linked(self) -> set[str]:
+    def _linked_names(self) -> set[str]:
         if not self.path.is_dir():
             return set()
         return {os.readlink(path) for path in self.path.iterdir() if path.is_symlink()}
 
     def _prune(self, keep: int) -> None:
         """Remove checkpoints without a link except for the `keep` newest, and old large files."""
-        linked = self._linked()
+        linked = self._linked_names()
         unlinked = [path for path in self._steps() if path.name not in linked]
         for path in unlinked[: max(0, len(unlinked) - keep)]:
             self._remove(path)
@@ -424,7 +424,7 @@ class _StoredArrays(dict[str, Array]):
         )
 
 
-def _sealed(state: Mapping[str, Any]) -> bytes:
+def _seal(state: Mapping[str, Any]) -> bytes:
     return (json.dumps(documents.sealed(dict(state)), indent=2) + "\n").encode()
 
 
@@ -481,7 +481,7 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _folder(timesteps: int) -> str:
+def _folder_name(timesteps: int) -> str:
     return f"step-{timesteps:012}"
 
 

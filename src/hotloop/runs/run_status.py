@@ -38,7 +38,7 @@ def read_status(path: Path) -> RunStatus | None:
 def last_learner(recordings: Iterable[Recording]) -> Recording | None:
     """Return the recording of a run's last learner, None if there is none.
 
-    A resumed run has one for each of its processes, and `start_ns` begins anew with each boot.
+    A resumed run has one for each of its processes. `start_ns` restarts at 0 with each boot.
     """
     learners = [recording for recording in recordings if recording.component == "learner"]
     return max(learners, key=lambda x: x.start_ns + x.wall_offset_ns, default=None)

@@ -1,7 +1,7 @@
 """The last metrics in the files of trackers.
 
-A tracker writes with a delay of some seconds, so its files lack the last metrics of a killed run.
-Both libraries frame their records, and a record at the end of the file may be cut.
+A tracker writes with a delay of several seconds. So its files lack the last metrics of a killed
+run. Both libraries frame their records, and a record at the end of the file may be cut.
 """
 
 from __future__ import annotations

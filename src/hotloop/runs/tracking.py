@@ -177,13 +177,14 @@ class _TensorBoard:
             from torch.utils.tensorboard.summary import hparams
         directory = run.path / "tensorboard"
         lines = run.metrics() if resumed else []
-        # Skip the points up to the checkpoint, unless the killed run did not write them.
+        # Skip the points up to the checkpoint, unless the killed run did not write them. Purge the
+        # points after that, which the resumed run logs again.
         self._logged_until = 0
+        purge_step = 0 if resumed else None
         if lines:
             last = last_tensorboard_step(directory, _RATE)
             self._logged_until = min(last, lines[-1]["timesteps"])
-        # Remove the points after that, which the resumed run logs again.
-        purge_step = 1 + self._logged_until if lines else 0 if resumed else None
+            purge_step = 1 + self._logged_until
         try:
             with blocked_signals():  # the writer starts a thread
                 self._writer = SummaryWriter(str(directory), purge_step=purge_step, flush_secs=15)

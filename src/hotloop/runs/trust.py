@@ -35,7 +35,7 @@ _DATA = re.compile(r"(constant|linear|cosine|piecewise|steps|lstm|gru|lag):[-+.,
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _NEVER_SCHEDULED = ("algorithm", "network", "critic_network")
 # Options whose value may contain a colon but names no module.
-_PLACES = ("runs_dir", "run_dir", "device")
+_NEVER_MODULES = ("runs_dir", "run_dir", "device")
 
 
 def imported_objects(content: Mapping[str, Any]) -> list[str]:
@@ -54,7 +54,7 @@ def imported_objects(content: Mapping[str, Any]) -> list[str]:
         **_without_environment(content["config"]),
     }
     for option, value in options.items():
-        names = [] if option in _PLACES else [x for x in _strings(value) if ":" in x]
+        names = [] if option in _NEVER_MODULES else [x for x in _strings(value) if ":" in x]
         may_be_scheduled = option not in _NEVER_SCHEDULED
         descriptions += [
             f"`{option}` '{x}'" for x in names if not (may_be_scheduled and _DATA.fullmatch(x))

@@ -50,7 +50,9 @@ class GridProgress:
     def remaining_s(self) -> float:
         """Seconds until the end at this rate, NaN before the first result."""
         steps = self.total_run_steps - self.finished_run_steps
-        return steps / self.steps_per_s if self.steps_per_s > 0 else (math.nan if steps else 0.0)
+        if steps == 0:
+            return 0.0
+        return steps / self.steps_per_s if self.steps_per_s > 0 else math.nan
 
 
 class _Outcome(NamedTuple):
@@ -72,7 +74,7 @@ class Computation:
         steps: `num_steps`, `late_steps`, `steps_per_point`.
         num_threads: number of computing threads.
         started_at: start time of the grid, on `time.perf_counter`.
-        on_progress: function called some times a second from the calling thread.
+        on_progress: function called several times a second from the calling thread.
         prepare_s: seconds spent compiling kernels or loading compiled ones.
         computed_run_steps: runs × steps computed.
         monitor: counter of the seconds that threads spent in kernels.

@@ -84,7 +84,7 @@ class Grid:
                 2048 are read from it, and a last incomplete one is computed again.
             seed: seed of all random numbers, the same for all points.
             threads: number of computing threads. Default: the process's number of cores.
-            on_progress: function called some times a second from the calling thread.
+            on_progress: function called several times a second from the calling thread.
 
         Returns:
             The finished grid, with the same results after an interruption.
