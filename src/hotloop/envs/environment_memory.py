@@ -21,12 +21,12 @@ class MemoryCheck:
         self._num_envs, self._before = num_envs, processes.resident_bytes()
 
     def check(self, count: int) -> None:
-        """Check the memory, at some counts, after `count` environments were made.
+        """Check the memory after `count` environments were made, each time their number doubles.
 
         Raises:
-            ConfigError: it is short for the remaining ones.
+            ConfigError: memory is too small for the remaining ones.
         """
-        if count < _FIRST_COUNT or count.bit_count() != 1:
+        if count < _FIRST_COUNT or count.bit_count() != 1:  # not a power of two
             return
         growth_bytes = processes.resident_bytes() - self._before
         env_bytes = (growth_bytes - _MARGIN_BYTES) // count

@@ -231,13 +231,16 @@ def _make_groups(
         make_atari = functools.partial(atari.make_games, game, num_envs, threads)
         factory = functools.partial(_call_with_mapping, make_atari)
     instance = construct(env_id, factory, kwargs)
+
+    # A vector environment or a game of several agents is one group.
     if _is_vector(instance):
         return [_adapt(instance, spec, num_envs, env_id)]
     make_single = functools.partial(construct, env_id, factory, kwargs)
     if is_game(instance):
         games = make_games(instance, make_single, spec, num_envs, env_id)
         return [PettingZooEnvs(games, spec, env_id=env_id)]
-    # Create the other single environments.
+
+    # Create the other single environments, and split them into groups.
     singles, known = [instance], {id(instance)}
     try:
         memory = MemoryCheck(num_envs or 1)

@@ -127,7 +127,7 @@ class Games:
         self.views: list[GameView] = []
         self.policies: dict[Any, str] = {}
         self.on_change: Callable[[], None] = lambda: None
-        self._known, self._everyone = set(self.agents), list(self.agents)
+        self._agent_set, self._agent_list = set(self.agents), list(self.agents)
         self._spec, self._env_id = spec, env_id
         self._episode, self._lengths = [-1] * len(games), [0] * len(games)
 
@@ -189,7 +189,7 @@ class Games:
         """Step a game with the chosen actions."""
         env, chosen = self.games[game], self.chosen[game]
         self._lengths[game] += 1
-        if env.agents == self._everyone:
+        if env.agents == self._agent_list:
             actions = chosen.copy()
         else:
             self._check_agents(game, env.agents)
@@ -207,7 +207,7 @@ class Games:
             for name, values in zip(_RESULTS, results, strict=True):
                 self._check_dict(game, values, name)
         self._check_agents(game, observations)
-        remaining = self._known if env.agents == self._everyone else set(env.agents)
+        remaining = self._agent_set if env.agents == self._agent_list else set(env.agents)
         leaving: set[Any] = set()
         if _has_flags(terminations) or _has_flags(truncations):
             leaving = {
@@ -221,10 +221,10 @@ class Games:
         )
 
     def _check_agents(self, game: int, agents: Any, *, at_reset: bool = False) -> None:
-        if self._known.issuperset(agents):
+        if self._agent_set.issuperset(agents):
             return
         for agent in agents:
-            if agent not in self._known:
+            if agent not in self._agent_set:
                 problem = (
                     f"agents must be among `possible_agents`, {list(self.agents)}, got {agent!r}: "
                     "name all agents there"

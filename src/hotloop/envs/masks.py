@@ -1,4 +1,4 @@
-"""Action masks: the discrete actions that an environment allows next, 1 each, and 0 for the others.
+"""Action masks: 1 for each discrete action that an environment allows next, 0 for the others.
 
 An environment has its masks in one of three places. The first reset finds the place:
 

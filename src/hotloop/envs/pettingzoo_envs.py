@@ -94,7 +94,7 @@ class PettingZooEnvs(GymnasiumEnvs):
         self._is_alive = [False] * num_envs
         self._returns, self._lengths = [0.0] * num_envs, [0] * num_envs
         self._game_lengths = [0] * len(games.games)
-        # Rows whose games began anew when `resume_views` resumed them, None before it.
+        # Rows whose games restarted when `resume_views` resumed them, None before it.
         self._restarted: list[int] | None = None
         # Values from each agent's last step.
         self._infos: list[Mapping[str, Any]] = [{}] * num_envs
@@ -208,7 +208,7 @@ class PettingZooEnvs(GymnasiumEnvs):
         episodes: Sequence[RunningEpisode],
         on_step: Callable[[], None] = lambda: None,
     ) -> tuple[Array, list[int]]:
-        """See `VectorEnv.resume`. A game that can't be replayed begins anew for all of its rows."""
+        """See `VectorEnv.resume`. A game that can't be replayed restarts for all of its rows."""
         if self._restarted is None:
             resume_views([self], [episodes], on_step)
         assert self._restarted is not None

@@ -244,8 +244,14 @@ class ActionSpec:
                 strict=True,
             )
         )
+        if nvec and low:
+            kind = "hybrid"
+        elif low:
+            kind = "box"
+        else:
+            kind = "multi_discrete"
         return cls(
-            kind="multi_discrete" if not low else "hybrid" if nvec else "box",
+            kind=kind,
             shape=(len(nvec) + len(low),),
             dtype="float32" if low else "int64",
             nvec=nvec,

@@ -49,6 +49,19 @@ class Turn(NamedTuple):
     mask: Array
 
 
+class TurnResult(NamedTuple):
+    """The learner's reward since its last turn, and the flags of its new turn."""
+
+    reward: float
+    is_terminated: bool
+    is_truncated: bool
+
+    @property
+    def is_end(self) -> bool:
+        """Whether the learner's game has ended."""
+        return self.is_terminated or self.is_truncated
+
+
 class Opponents(Protocol):
     """The opponents of the learner in all games."""
 
@@ -214,7 +227,7 @@ class TurnGames(GymnasiumEnvs):
                 self._begin(game)
             results = self._play(games)
             # Skip a game that ended before the learner's first turn: it has no transition.
-            games = [game for game, result in zip(games, results, strict=True) if any(result[1:])]
+            games = [game for game, result in zip(games, results, strict=True) if result.is_end]
             if not games:
                 return
         raise self._failure(
@@ -236,11 +249,9 @@ class TurnGames(GymnasiumEnvs):
         except (Exception, SystemExit) as error:
             problem = f"`reset` raised {describe_exception(error)}"
             raise self._failure(game, problem, at_reset=True) from error
-        self._show()
+        self._notify_film()
 
-    def _play(
-        self, games: list[int], replayed: list[Any] | None = None
-    ) -> list[tuple[float, bool, bool]]:
+    def _play(self, games: list[int], replayed: list[Any] | None = None) -> list[TurnResult]:
         """Let the opponents move until it is the learner's turn in each game, or its end.
 
         Args:
@@ -248,11 +259,12 @@ class TurnGames(GymnasiumEnvs):
             replayed: moves to take instead of asking the opponents, for a single game.
 
         Returns:
-            For each game the reward since the learner's last turn and its two flags.
+            The result of each game.
         """
-        results: dict[int, tuple[float, bool, bool]] = {}
+        results: dict[int, TurnResult] = {}
         waiting = games
         for _ in range(_MAX_MOVES):
+            # Collect the opponents' turns in the games that wait for them.
             turns: list[Turn] = []
             for game in waiting:
                 result = self._advance(game, turns)
@@ -260,6 +272,7 @@ class TurnGames(GymnasiumEnvs):
                     results[game] = result
             if not turns:
                 return [results[game] for game in games]
+            # Take one move in each of these games.
             if replayed is None:
                 actions = self._opponents.act(turns)
             elif replayed:
@@ -277,7 +290,7 @@ class TurnGames(GymnasiumEnvs):
             "not: end the game of an agent that never acts",
         )
 
-    def _advance(self, game: int, turns: list[Turn]) -> tuple[float, bool, bool] | None:
+    def _advance(self, game: int, turns: list[Turn]) -> TurnResult | None:
         """Return the learner's result if it is its turn, or else add an opponent's turn."""
         env, seat = self._envs[game], self.seat(game)
         while True:
@@ -293,7 +306,7 @@ class TurnGames(GymnasiumEnvs):
                 value = self._check_reward(game, reward)
                 row, mask = self._staged[game], self._staged_mask[game]
                 self._write(game, observation, info, row, mask, is_last=is_terminated)
-                return value, is_terminated, is_truncated
+                return TurnResult(value, is_terminated, is_truncated)
             if not is_over:
                 mask = np.ones(self.action_spec.mask_size, np.bool_)
                 self._write(game, observation, info, self._scratch, mask)
@@ -321,9 +334,9 @@ class TurnGames(GymnasiumEnvs):
                     problem = f"the reward of agent {agent!r} must be finite, got {value}"
                     raise self._failure(game, problem, kind=NonFiniteStep)
                 sums[agent] = sums.get(agent, 0.0) + value
-            self._show()
+            self._notify_film()
 
-    def _show(self) -> None:
+    def _notify_film(self) -> None:
         if not self._finished:  # else the next game has begun
             self._on_change()
 
@@ -370,8 +383,7 @@ class TurnGames(GymnasiumEnvs):
                 on_step()
                 self._move(game, chosen)
                 self._lengths[game] += 1
-                _, is_terminated, is_truncated = self._play([game], moves)[0]
-                if is_terminated or is_truncated:
+                if self._play([game], moves)[0].is_end:
                     return False
         except (EnvironmentFailure, _ReplayEnded):
             return False

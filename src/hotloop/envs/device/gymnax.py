@@ -62,7 +62,7 @@ def wrap_env(env: Any, params: Any, name: str) -> JaxEnvironment:
         reset=reset,
         step=step,
         obs_shape=tuple(space.shape),
-        action_spec=_actions(env.action_space(params), name),
+        action_spec=_action_spec(env.action_space(params), name),
     )
 
 
@@ -78,7 +78,7 @@ def _split_done(env: Any, params: Any, state: Any, done: Any) -> tuple[Any, Any]
     return terminated, done & ~terminated & (state.time >= limit)
 
 
-def _actions(space: Any, name: str) -> ActionSpec:
+def _action_spec(space: Any, name: str) -> ActionSpec:
     if hasattr(space, "n"):
         return discrete_actions(int(space.n))
     if hasattr(space, "low") and hasattr(space, "high"):
