@@ -178,7 +178,7 @@ class _AnnealedSampler:
         progress = min(num_samples / self.beta_samples, 1.0)
         return self.beta + (self.beta_final - self.beta) * progress
 
-    def _common(self) -> dict[str, float]:
+    def _common_settings(self) -> dict[str, float]:
         return {
             "replacement": True,
             "stratified": self.stratified,
@@ -209,7 +209,12 @@ class Prioritized(_AnnealedSampler):
 
     def handle_settings(self) -> dict[str, float]:
         """Return the settings by field of the handle."""
-        return {**self._common(), "kind": KIND_TREE, "alpha": self.alpha, "epsilon": self.epsilon}
+        return {
+            **self._common_settings(),
+            "kind": KIND_TREE,
+            "alpha": self.alpha,
+            "epsilon": self.epsilon,
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,7 +237,7 @@ class RankBased(_AnnealedSampler):
     def handle_settings(self) -> dict[str, float]:
         """Return the settings by field of the handle."""
         settings = {"kind": KIND_RANKS, "alpha": 1.0, "epsilon": 0.0, "rank_alpha": self.alpha}
-        return {**self._common(), **settings}
+        return {**self._common_settings(), **settings}
 
 
 Sampler = Uniform | Sequences | Proportional | Prioritized | RankBased

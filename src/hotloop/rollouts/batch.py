@@ -39,7 +39,7 @@ def to_batch(
         return flat
     valid = _join([fragment.valid.reshape(-1) for fragment in fragments])
     if not valid.any():
-        raise _no_transition()
+        raise _no_transition_error()
     index = np.arange(len(valid))
     start = 0
     for fragment in fragments:
@@ -89,7 +89,7 @@ def to_sequences(
     valid = joined.pop("valid")
     mean = valid.mean()
     if mean == 0.0:
-        raise _no_transition()
+        raise _no_transition_error()
     weight = valid / mean
     if "weight" in joined:
         weight *= joined["weight"]
@@ -102,7 +102,7 @@ def _to_columns(steps: Array, length: int) -> Array:
     return sequences.reshape(length, -1, *steps.shape[2:])
 
 
-def _no_transition() -> ConfigError:
+def _no_transition_error() -> ConfigError:
     return ConfigError(
         "a fragment must contain a transition, but each of its steps was the reset of an "
         "environment with next-step autoreset: raise `num_steps`"

@@ -60,6 +60,7 @@ def evaluate(
         ConfigError: The episodes do not fit into memory.
         EnvironmentFailure: A return is not finite.
     """
+    # Assign the episodes to the environments.
     require_memory(EPISODE_BYTES * num_episodes, f"{num_episodes:,} episodes", "play fewer")
     share, remainder = divmod(num_episodes, envs.num_envs)
     envs.pop_episodes()
@@ -118,6 +119,7 @@ def evaluate(
                     f"evaluating: {len(playing.episodes):,} of {num_episodes:,} episodes, and "
                     f"{longest:,} steps in the longest of the others"
                 )
+    # Check the returns.
     episodes = sorted(playing.episodes)
     for episode in episodes:
         if not math.isfinite(episode.undiscounted_return):
@@ -176,7 +178,7 @@ class _Shares:
                 self.add(Episode(env, index, float(returns[env]), length, is_cut=True))
 
     def replace_absent(self, running: list[tuple[int, int]], substitute: int) -> None:
-        """Let a row that plays have the shares of agents that have been absent for many games."""
+        """Give the shares of agents that were absent for many games to a row that plays."""
         for env in self._missing():
             if running[env][0] - self._next_index[env] >= _MAX_ABSENCES:
                 count, self._num_missing[env] = self._num_missing[env], 0

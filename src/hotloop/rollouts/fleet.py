@@ -182,7 +182,7 @@ class FleetRollout:
         self._close = close
         self._options = options
         # Whether workers collect from the start, without waiting for the learner.
-        self._runs_free = options.schedule == "async"
+        self._is_async = options.schedule == "async"
         num_envs, num_workers = transport.envs_per_worker, transport.num_workers
         self._progress = Progress(options, transport, num_workers=num_workers, num_envs=num_envs)
         self._groups = [
@@ -204,7 +204,8 @@ class FleetRollout:
         self._lost: Counter[str] = Counter()  # steps that were begun and not finished
         self._dropped: Counter[str] = Counter()
         self._num_trained = 0
-        self._ages = [0, 0, 0]  # rows, sum of their policy ages, maximum age
+        # Number of trained rows, and the sum and the maximum of their policy ages.
+        self._num_trained_rows = self._age_sum = self._max_age = 0
         self._final_accounting: Accounting | None = None
         self.publish(policy.snapshot)
 
@@ -236,7 +237,7 @@ class FleetRollout:
         shares = self._wait_for_shares()
         with span("copy", kind="transfer"):
             fragments = [self._take(worker, rows) for worker, rows in enumerate(shares) if rows]
-        if self._runs_free or self._options.overlap:
+        if self._is_async or self._options.overlap:
             self._grant()
         return fragments
 
@@ -254,7 +255,7 @@ class FleetRollout:
 
     def updates_allowed(self) -> int | None:
         """See `Rollout.updates_allowed`."""
-        if not self._runs_free:
+        if not self._is_async:
             return None
         return self._progress.updates_until_too_old(self._progress.next_rows)
 
@@ -386,7 +387,7 @@ class FleetRollout:
         if not self._is_set_up:
             self._is_set_up = True
             self.transport.start(self, self._progress.next_rows)
-            if self._runs_free:
+            if self._is_async:
                 self._grant()
 
     def _grant(self) -> None:
@@ -410,7 +411,7 @@ class FleetRollout:
         """Return the result of `take_rows`, after dropping rows that are too old."""
         progress = self._progress
         progress.finished_rows = self.transport.finished_rows()
-        if self._runs_free:
+        if self._is_async:
             counts = too_old_rows(progress)
             if any(counts):
                 for worker, num_rows in enumerate(counts):
@@ -426,9 +427,9 @@ class FleetRollout:
         self._num_trained += num_valid
         version, versions = self._progress.version, fragment.versions
         assert versions is not None
-        self._ages[0] += num_rows
-        self._ages[1] += version * num_rows - int(versions.sum())
-        self._ages[2] = max(self._ages[2], version - fragment.policy_version)
+        self._num_trained_rows += num_rows
+        self._age_sum += version * num_rows - int(versions.sum())
+        self._max_age = max(self._max_age, version - fragment.policy_version)
         return fragment
 
     def _drop(self, worker: int, num_rows: int) -> None:
@@ -452,6 +453,7 @@ class FleetRollout:
     # --- accounting -------------------------------------------------------------------------------
 
     def _make_accounting(self, *, is_over: bool, with_workers: bool = True) -> Accounting:
+        """Return the accounting so far. If `is_over`, rows in flight count as dropped."""
         groups, num_envs = self._groups, self.transport.envs_per_worker
         num_taken = sum(group.next_row - group.first_row for group in groups)
         rows = zip(self._collected_rows(is_over=is_over), self._progress.next_rows, strict=True)
@@ -460,13 +462,13 @@ class FleetRollout:
         dropped = self._dropped + self._lost
         if is_over and in_flight:
             dropped["run ended"], in_flight = in_flight, 0
-        num_rows, age_sum, max_age = self._ages
+        mean_age = self._age_sum / self._num_trained_rows if self._num_trained_rows else 0.0
         return Accounting(
             collected=collected,
             trained=self._num_trained,
             dropped=dict(dropped),
             in_flight=in_flight,
-            policy_age=(age_sum / num_rows if num_rows else 0.0, max_age),
+            policy_age=(mean_age, self._max_age),
             workers=self._worker_accounts() if with_workers else (),
         )
 

@@ -74,12 +74,12 @@ class EpisodeNoise(GaussianNoise, ABC):
             )
         noise, state = np.asarray(result[0]), result[1]
         if noise.shape != shape or noise.dtype.kind not in "fiu" or not np.isfinite(noise).all():
-            found = f"{noise.dtype} of shape {noise.shape}"
+            received = f"{noise.dtype} of shape {noise.shape}"
             if noise.shape == shape:
-                found += " with values that are no finite numbers"
+                received += " with values that are no finite numbers"
             raise ConfigError(
                 f"`correlate` of {kind} must return finite numbers of the shape (C, A) = {shape}, "
-                f"got {found}: check its computation"
+                f"got {received}: check its computation"
             )
         return self.std * noise, state
 

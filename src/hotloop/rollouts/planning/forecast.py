@@ -18,16 +18,16 @@ from hotloop.base.rounding import format_rate
 from hotloop.rollouts.protocol import Schedule
 from hotloop.timing.table import duration
 
-# Measured costs of workers: beginning and ending a row; waking each other, for a fragment and for
-# each worker of it; starting a worker, without its environments.
-ROW_S = 5e-6
-FRAGMENT_S = 0.4e-3
-NUDGE_S = 0.05e-3
-START_S = 0.5
+# Measured costs of workers.
+ROW_S = 5e-6  # beginning and ending a row
+FRAGMENT_S = 0.4e-3  # waking each other for a fragment,
+NUDGE_S = 0.05e-3  # and in addition for each worker
+START_S = 0.5  # starting a worker, without its environments
 # Minimum speed-up and minimum saving by workers. The forecast does not include learning, which may
-# take most of the run. Then the minimum speed-up by a schedule other than the default.
+# take most of the run.
 WORKERS_GAIN = 1.15
 MIN_SAVING_S = 2.0
+# Minimum speed-up by a schedule other than the default.
 SCHEDULE_GAIN = 1.3
 # Among the candidates that take at most this factor longer than the fastest, choose the fewest
 # workers.

@@ -26,8 +26,10 @@ from hotloop.rollouts.collector import Collector, Slot, spec_bytes
 from hotloop.rollouts.planning.forecast import EnvTiming
 from hotloop.types import transition_bytes
 
-# Stop after `_MAX_STEPS`, or after `_TARGET_S` and `_MIN_STEPS` if the relative standard error of
-# the mean is below `_MAX_ERROR`, or after `_EXTENDED_S` and `_MIN_STEPS`, or after `_MAX_S`.
+# A measurement stops at the first of these limits:
+# - `_MAX_STEPS` or `_MAX_S`,
+# - `_TARGET_S` and `_MIN_STEPS`, if the relative standard error of the mean is below `_MAX_ERROR`,
+# - `_EXTENDED_S` and `_MIN_STEPS`.
 _MAX_STEPS = 4_000
 _TARGET_S, _MIN_STEPS = 0.5, 20
 _MAX_ERROR, _EXTENDED_S = 0.05, 2.0
@@ -35,7 +37,7 @@ _MAX_S = 10.0
 # Time limit of a measurement, as a share of the time of collecting the run in this process, and its
 # minimum.
 _MAX_RUN_SHARE, _MIN_S = 0.01, 0.03
-# If a step takes less, a group is stepped too, because its loop takes a relevant time.
+# If a step takes less, also step a group of environments: the fixed time of the loop matters then.
 _CHEAP_STEP_S = 1e-3
 _GROUP_S, _GROUP_SIZE = 0.15, 8
 _ACT_S = 0.02  # for each batch size
