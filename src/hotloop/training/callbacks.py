@@ -100,15 +100,16 @@ class StopAtReturn(Callback):
         """Stop if the training episodes reach the return."""
         if self._uses_evaluations or report.num_episodes < _MIN_EPISODES:
             return None
-        return self._compare(report.mean_return, f"of the last {_MIN_EPISODES} training episodes")
+        episodes = f"of the last {_MIN_EPISODES} training episodes"
+        return self._stop_reason(report.mean_return, episodes)
 
     def on_evaluation(self, report: Report) -> StopRequest:
         """Stop if the evaluation reaches the return."""
         if not self._uses_evaluations or report.evaluation is None:
             return None
-        return self._compare(report.evaluation.mean_return, "of the evaluation")
+        return self._stop_reason(report.evaluation.mean_return, "of the evaluation")
 
-    def _compare(self, mean_return: float, episodes: str) -> StopRequest:
+    def _stop_reason(self, mean_return: float, episodes: str) -> StopRequest:
         if mean_return >= self._limit:
             return f"the mean return {episodes}, {mean_return:g}, reached {self._limit:g}"
         return None  # also for NaN

@@ -334,12 +334,21 @@ class _Launch:
     def call(
         self, bound: tuple[Any, Any, ReplayTensors, UpdateLog, Tensor | None]
     ) -> tuple[Tensor, ...]:
-        """Store new transitions, draw K batches, and run each batch's updates."""
-        # Returns |TD error|, (K, B), if batches are drawn by TD error, else an empty tuple.
+        """Store new transitions, draw K batches, and run each batch's updates.
+
+        Args:
+            bound: state, hyper-parameters, transitions, log and noise table.
+
+        Returns:
+            |TD error|, (K, B), if batches are drawn by TD error, else an empty tuple.
+        """
+        # Store the transitions, and draw the batches.
         state, hyper, stored, log, noise = bound
         inbox, count = stored.inbox, len(self._pattern)
         numbers, batches = self._replay.batches(stored, count)
         noise_rows = None if noise is None else noise.index_select(0, inbox["noise"][:count])
+
+        # Run the updates with each batch.
         rows: list[Tensor] = []
         errors: list[Tensor] = []
         for k, (batch, times) in enumerate(zip(batches, self._pattern, strict=True)):
@@ -361,6 +370,8 @@ class _Launch:
             rows.append(torch.cat(parts))
             if error is not None:
                 errors.append(error)
+
+        # Write the results to the log.
         log.metrics.index_copy_(0, inbox["log"][:count], torch.stack(rows))
         log.numbers.index_copy_(0, inbox["log"][:count], numbers)
         has_priorities = self._replay.by_priority and len(errors) == count

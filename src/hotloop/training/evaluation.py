@@ -103,6 +103,7 @@ class Evaluator:
         assert self._envs is not None
         config = self._config
         with span("evaluation"), kept_global_generators(config.seed, "evaluation"):
+            # Play the episodes.
             policy = ActingPolicy(network, snapshot)
             usual_steps = self._reporter.longest_episode
             limit = config.eval_max_steps
@@ -127,6 +128,8 @@ class Evaluator:
             except _EvaluationEnded:
                 return None
             self._warn_about_cuts(episodes)
+
+            # Compare with the best evaluation so far, and record a video.
             result = EvaluationResult(tuple(episodes))
             is_best = self.best is None or result.mean_return > self.best.mean_return
             if is_best:

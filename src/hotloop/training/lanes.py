@@ -137,6 +137,7 @@ class _Driver:
         self._lane_numbers: dict[int, int] = {}  # lanes of the runs in `_lanes`
 
     def drive(self) -> list[RunResult | Exception]:
+        """Train until all runs have ended, and return the result or the error of each."""
         try:
             while requests := self._advance():
                 self._run_updates(requests)
@@ -148,6 +149,7 @@ class _Driver:
         return [self._results[k] for k in range(len(self._runs))]
 
     def _advance(self) -> dict[int, UpdateRequest]:
+        """Advance all active runs, and return their update requests, by run."""
         requests: dict[int, UpdateRequest] = {}
         for k in sorted(self._active):
             run, error = self._runs[k], self._errors.pop(k, None)
@@ -180,6 +182,7 @@ class _Driver:
             for name in outer_spans:
                 spans.enter_context(span(name))
             while generators:
+                # Collect the next batch of each run. A run without another one is done.
                 batches: dict[int, Any] = {}
                 for k in list(generators):
                     try:
@@ -190,6 +193,7 @@ class _Driver:
                     except Exception as error:  # usually NaN, which ends only this lane
                         self._errors[k] = error
                     del generators[k]
+                # Update all lanes that have a batch.
                 if batches:
                     with span(update_span):
                         lane_errors = self._lanes.update(batches)

@@ -48,7 +48,12 @@ class LiveLine:
         self._is_live = write is None and is_redrawable(sys.stdout)
         self._write, self._age_s = write or (lambda text: print(text, flush=True)), age_s
         self._cell = NotebookCell.current() if write is None else None
-        self._interval_s = 0.25 if self._is_live else 1.0 if self._cell else 5.0
+        if self._is_live:
+            self._interval_s = 0.25
+        elif self._cell is not None:
+            self._interval_s = 1.0
+        else:
+            self._interval_s = 5.0
         is_first_line_due = self._is_live or self._cell is not None
         self._last_draw_s = time.monotonic() - (self._interval_s if is_first_line_due else 0.0)
         self._live: Live | None = None

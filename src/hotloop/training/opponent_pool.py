@@ -53,7 +53,7 @@ class _StoredPool:
 class OpponentPool:
     """The opponents of a run in self-play; see `Opponents`.
 
-    The policy between two snapshots counts as the player that the second one is.
+    Games of the policy between two snapshots count as games of the second one.
 
     Args:
         options: how opponents are drawn.
@@ -153,7 +153,7 @@ class OpponentPool:
     # --- snapshots --------------------------------------------------------------------------------
 
     def add(self, snapshot: PolicySnapshot, timesteps: int) -> None:
-        """Freeze a policy as an opponent, and count the games since the last one as its own.
+        """Add a snapshot of the policy as an opponent. Games since the last one count as its games.
 
         Raises:
             RunDirectoryError: the snapshot can't be written.
@@ -195,7 +195,7 @@ class OpponentPool:
                 # before the middle.
                 gaps[2] = 2 * (steps[2] - steps[1])
             name = self._snapshots[min(gaps, key=gaps.__getitem__)]
-            self._results.forget(name, self._rated())
+            self._results.forget(name, self._rated_players())
             self._snapshots.remove(name)
             self._recent.pop(name, None)
             self._removed[name] = timesteps
@@ -225,9 +225,9 @@ class OpponentPool:
 
     def table(self) -> dict[str, Any]:
         """Return the players, their ratings, and the games and scores of each pair, as JSON."""
-        return self._results.table(self._rated())
+        return self._results.table(self._rated_players())
 
-    def _rated(self) -> list[str]:
+    def _rated_players(self) -> list[str]:
         """Return the players with ratings."""
         learner = [LEARNER] if self._results.has(LEARNER) else []
         return list(dict.fromkeys([*self._snapshots, *self._options.opponents, *learner]))

@@ -136,7 +136,7 @@ def make_player(name: str, spaces: Spaces, *, is_trusted: bool | None = None) ->
     Raises:
         ConfigError, UnknownNameError: there is no such function or run.
         CheckpointError: the run's policy has other spaces, or hidden states.
-        UntrustedError: the run names code, and neither its signature nor the user vouches for it.
+        UntrustedError: the run names code, and it is neither signed nor trusted by the user.
     """
     if name == RANDOM:
         return RandomPlayer(spaces.action_spec)
@@ -197,8 +197,8 @@ class FixedOpponent:
 
     Args:
         name: see `make_player`.
-        seed: seed of its actions. Those of a game depend on nothing else, so that each evaluation
-            and a film play the same games.
+        seed: seed of its actions. Nothing else determines them, so that all evaluations and videos
+            have the same games.
         is_trusted: see `make_player`.
     """
 

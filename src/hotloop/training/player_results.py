@@ -27,7 +27,7 @@ class PlayerResults:
 
     def __init__(self) -> None:
         self._pairs: dict[tuple[str, str], list[float]] = {}  # games and summed score
-        # What the games of forgotten players show about other players.
+        # Evidence from the games of forgotten players on the ratings of these other players.
         self._known: list[str] = []
         self._evidence = Evidence(np.zeros((0, 0)), np.zeros(0))
 
@@ -49,7 +49,7 @@ class PlayerResults:
                 self._pairs[name, pair[1]] = result
 
     def forget(self, player: str, players: Sequence[str]) -> None:
-        """Remove the games of a player, of which only the others' ratings keep a trace.
+        """Remove the games of a player. Their effect on the ratings of the others stays.
 
         Args:
             player: the player.

@@ -158,7 +158,7 @@ def _base_options(config: PoliciesConfig, algorithm: Algorithm[Any], name: str) 
             f"`action_masks` are for all policies, and {algorithm.name} of '{name}' has none: "
             "choose another algorithm, or leave them out"
         )
-    excluded = {"schedule", "overlap"}  # which mean something else for each algorithm
+    excluded = {"schedule", "overlap"}  # their meaning depends on the algorithm
     options = {x: values[x] for x in known & values.keys() & _SHARED - excluded}
     if isinstance(config, OnPolicyOptions) and issubclass(kind, ReplayOptions):
         options["train_frequency"] = config.num_steps
@@ -179,11 +179,10 @@ def _own_options(options: Any, kind: type[PoliciesConfig], name: str) -> dict[st
             f"{problem}: choose from {', '.join(known)}"
         )
     scheduled = scheduled_options(kind)
-    return {
-        option: as_schedule(value)
-        if option in scheduled and isinstance(value, str)
-        else tuple(value)
-        if isinstance(value, list)
-        else value
-        for option, value in options.items()
-    }
+    values: dict[str, Any] = {}
+    for option, value in options.items():
+        if option in scheduled and isinstance(value, str):
+            values[option] = as_schedule(value)
+        else:
+            values[option] = tuple(value) if isinstance(value, list) else value
+    return values

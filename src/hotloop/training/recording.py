@@ -92,7 +92,7 @@ def record_episodes(
             ) from error
         finally:
             env.close()
-    # Write them. Another process may have made the data set in the meantime.
+    # Write the episodes. Another process may have made the data set in the meantime.
     _require_new(name, path)
     create = minari.create_dataset_from_buffers
     options: dict[str, Any] = {}

@@ -67,6 +67,8 @@ def run_training(
     rules = stopping_rules(config, has_evaluations=config.eval_interval is not None)
     makers = makers_of(config) if makers is None else makers
     callback_list = CallbackList(callbacks, rules=(*rules, *makers.callbacks))
+
+    # Open the run, train, and save the last iteration.
     try:
         with delayed_interrupt():  # files exist from here on, and need cleanup
             run = _open_run(algorithm, config, EnvSpec(environment).name, resume_from)
@@ -93,6 +95,7 @@ def run_training(
             result = observers.result()
         callback_list.end(result)
     except BaseException as error:
+        # Clean up after a failure or a signal.
         with contextlib.suppress(Exception):  # the first error is the one to raise
             exits.close()
         with contextlib.suppress(Exception):
@@ -103,6 +106,8 @@ def run_training(
             with contextlib.suppress(Exception):
                 on_end(None)
         raise
+
+    # Clean up after a complete run.
     try:
         _write_status(run.directory, result.status, result.stop_reason)
         try:
@@ -159,10 +164,10 @@ def _assemble(
 ) -> Run[tuple[Stages, Observers]]:
     """Make the environments, the stages and the observers of a run, and restore its checkpoint.
 
-    Yield the requests of `makers.wait` before the checkpoint is restored.
-
-    Functions that close them go to `exits` and to `envs_to_close`, in the order of their creation.
+    Yield the requests of `makers.wait` before the checkpoint is restored. Everything that must be
+    closed goes to `exits` or to `envs_to_close`, in the order of its creation.
     """
+    # Make the environments.
     resumed = run.checkpoint
     _record_gpu(run, exits)
     reporter = Reporter(run.directory, on_report)
@@ -176,11 +181,15 @@ def _assemble(
             envs_to_close.append(sources.envs)
         make, make_game = makers.evaluation, makers.film
         evaluator = Evaluator(run, config, sources.spec, envs_to_close, reporter, make, make_game)
+
+    # Make the stages.
     stages = makers.adapt(algorithm.make_stages(sources))
     yield from makers.wait(stages)
     options = algorithm.collection_options(config)
     reporter.attach_rollout(stages.rollout, options, stages.policy.network)
     callbacks.connect(stages.rollout)
+
+    # Restore the checkpoint.
     summary = ""
     if resumed is not None:
         callbacks.load(resumed.position.callbacks)  # may set attributes, which a replay needs

@@ -39,10 +39,10 @@ class SelfPlay(Callback):
     def makers(self) -> Makers:
         """Return the functions that make the run's environments and adapt its stages."""
         return Makers(
-            training=self._make,
+            training=self._make_environments,
             evaluation=self._make_evaluation,
             film=lambda spec: self._make_evaluation(spec, 1),
-            adapt=self._adapt,
+            adapt=self._add_snapshots,
             callbacks=(self,),
         )
 
@@ -56,7 +56,8 @@ class SelfPlay(Callback):
         """Write the results up to the end, with those of the policy since its last snapshot."""
         self._write_table()
 
-    def _make(self, config: RunOptions, spec: EnvSpec, run: OpenedRun) -> Environments:
+    def _make_environments(self, config: RunOptions, spec: EnvSpec, run: OpenedRun) -> Environments:
+        """Make the games, whose opponents are this run's pool."""
         if config.is_recurrent:
             raise ConfigError("self-play does not support recurrent networks: leave `memory` out")
         seed_global_generators(config.seed, "learner")
@@ -72,7 +73,8 @@ class SelfPlay(Callback):
     def _make_evaluation(self, spec: EnvSpec, num_envs: int) -> VectorEnv:
         return make_opposed(spec, num_envs, self._config.eval_opponent)
 
-    def _adapt(self, stages: Stages) -> Stages:
+    def _add_snapshots(self, stages: Stages) -> Stages:
+        """Let the stages add snapshots of the policy to the pool when they are due."""
         pool, complete = self._pool, stages.complete
         assert pool is not None
         pool.network = stages.policy.network

@@ -104,6 +104,8 @@ def train_policies(
         guard = exits.enter_context(interrupt_by_default())
         exits.enter_context(kept_global_generators())
         envs_to_close = exits.enter_context(closing_environments())
+
+        # Make one game to find each policy's agents, and check the options.
         spec = training_spec(config, environment)
         seed_global_generators(config.seed, "learner")
         with closing_environments() as first_game:
@@ -113,6 +115,8 @@ def train_policies(
         _check_num_envs(config, sum(shares.values()), spec.name)
         algorithms = policy_algorithms(algorithm, config, shares)
         own_configs = policy_configs(config, algorithms, shares)
+
+        # Open the directory, and make the games.
         folder = _open_folder(algorithm, config, spec.name, resume_from)
 
         def close_folder(_kind: Any, error: BaseException | None, _trace: Any) -> None:
@@ -128,6 +132,7 @@ def train_policies(
         if isinstance(joint, JointWorkers):
             exits.callback(joint.workers.close)
 
+        # Make the runs. The first one reports for all, and all stop with it.
         def on_first_wait(stages: Stages) -> Iterable[UpdateRequest]:
             if resume_from is not None:  # this run has just stored the changed options, too
                 folder.replace_config(to_json(config))
@@ -164,6 +169,8 @@ def train_policies(
             )
             for name, own_config in own_configs.items()
         }
+
+        # Train.
         try:
             results = _drive(runs)
         except BaseException:
@@ -179,9 +186,10 @@ def train_policies(
 
 
 class StagesInStep:
-    """The stages of one of several runs, whose round ends before the next collection.
+    """The stages of one of several runs that collect together.
 
-    Its loop would publish and complete afterwards, when another run has collected for all already.
+    Publish and complete an iteration with its updates, before any run collects again. The training
+    loop of a single run does so later, but a collection by another run is a collection by all.
     """
 
     def __init__(self, stages: Stages) -> None:
@@ -212,7 +220,7 @@ class StagesInStep:
         self._stages.store(fragments)
 
     def update_requests(self) -> Iterator[UpdateRequest]:
-        """See `Stages`. The last request waits until all runs have come so far."""
+        """See `Stages`. The last request waits until all runs have reached this point."""
         yield from self._stages.update_requests()
         self._stages.publish()
         if next(self._rounds, _END) is _END:
@@ -220,7 +228,7 @@ class StagesInStep:
         yield from wait(self)
 
     def publish(self) -> None:
-        """See `Stages`. Done already."""
+        """See `Stages`. `update_requests` has done it already."""
 
     def complete(self) -> CompletedIteration:
         """See `Stages`."""
@@ -229,7 +237,7 @@ class StagesInStep:
 
 
 class Waiting(UpdateRequest):
-    """A request without updates, after which the run waits for all others to come so far."""
+    """A request without updates, at which the run waits until all others have one too."""
 
 
 _END = object()
@@ -247,37 +255,39 @@ def _drive(runs: Mapping[str, Run[RunResult]]) -> dict[str, RunResult]:
     """
     results: dict[str, RunResult] = {}
     active = dict(runs)
-    done: set[str] = set()  # runs that wait for the others
-    waiting: list[str] = []  # runs that have waited, and that the current turn has not advanced yet
+    waiting: set[str] = set()  # runs that wait for the others
+    released: list[str] = []  # runs whose wait is over, and that were not advanced since
     try:
         while active:
+            # Advance each run that does not wait to its next request.
             requests: list[tuple[str, UpdateRequest]] = []
-            if done.issuperset(active):
-                done.clear()
-                waiting = list(active)
-            names = [name for name in active if name not in done]
+            if waiting.issuperset(active):
+                waiting.clear()
+                released = list(active)
+            names = [name for name in active if name not in waiting]
             with delayed_interrupt():
                 for name in names:
-                    if name in waiting:
-                        waiting.remove(name)
+                    if name in released:
+                        released.remove(name)
                     try:
                         with span(policy_span(name)):
                             request = next(active[name])
                         requests.append((name, request))
                         if isinstance(request, Waiting):
-                            done.add(name)
+                            waiting.add(name)
                     except BaseException as error:
                         del active[name]
                         if not isinstance(error, StopIteration):
                             raise
                         results[name] = error.value
+            # Run the requested updates.
             for name, request in requests:
                 with span(policy_span(name)):
                     run_updates(request)
     except BaseException as error:  # one run's failure, or a signal, ends all
         for name, run in active.items():
             with contextlib.suppress(BaseException):
-                if name in waiting:
+                if name in released:
                     next(run)  # reports its iteration, and fails to collect
                 run.throw(error)
         raise
@@ -322,8 +332,8 @@ def _make_games(
     seed_global_generators(config.seed, "learner")
     checkpoints = {name: _rollout_state(start) for name, start in starts.items()}
     if config.has_workers:
-        everyone = next(iter(views.values())).games.agents
-        indices = {name: [everyone.index(x) for x in members] for name, members in agents.items()}
+        order = next(iter(views.values())).games.agents
+        indices = {name: [order.index(x) for x in members] for name, members in agents.items()}
         num_games = config.total_envs // num_agents
         rows = {name: num_games * len(members) for name, members in agents.items()}
         return JointWorkers(make_workers(config, spec, path, indices), rows, views, checkpoints)
@@ -421,15 +431,16 @@ def finished_steps(folder: RunDirectory, config: PoliciesConfig) -> int | None:
 
 
 def _common_checkpoints(folder: Path, shares: Mapping[str, int]) -> dict[str, Path]:
-    """Return each policy's newest checkpoint of which all others have one too.
+    """Return each policy's checkpoint of the newest iteration of which all policies have one.
 
-    A policy without a checkpoint begins again in its run directory. If it has none, which a kill
-    may have prevented, it is left out.
+    If no policy has one, the result is their run directories, in which they begin again. A policy
+    whose run directory a kill has prevented is left out.
 
     Raises:
         CheckpointError: there is no common checkpoint.
     """
     runs = {name: folder / POLICIES / name for name in shares}
+    # Of policies at the same iteration, each has collected its share of the same number of steps.
     steps: dict[str, set[int]] = {}
     for name, share in shares.items():
         steps[name] = {count // share for count in Checkpoints(runs[name] / "checkpoints").steps()}
@@ -440,7 +451,7 @@ def _common_checkpoints(folder: Path, shares: Mapping[str, int]) -> dict[str, Pa
             name: run / "checkpoints" / f"step-{newest * shares[name]:012}"
             for name, run in runs.items()
         }
-    counts = [len(found) for found in steps.values()]
+    counts = [len(iterations) for iterations in steps.values()]
     if any(counts) and (all(counts) or max(counts) > 1):
         raise CheckpointError(
             f"the policies in {folder / POLICIES} have no checkpoints of the same iteration: "
@@ -454,7 +465,7 @@ def _common_checkpoints(folder: Path, shares: Mapping[str, int]) -> dict[str, Pa
 
 
 def _rollout_state(path: Path) -> tuple[Mapping[str, Array], RolloutPosition]:
-    """Return the rollout's state in a checkpoint, that of a new one if a run has no checkpoint."""
+    """Return the rollout's state in a checkpoint. A run directory gives the state of a new run."""
     if path.parent.name != "checkpoints":
         return {}, RolloutPosition()
     checkpoint = Checkpoints(path.parent).load(path.name)

@@ -83,12 +83,12 @@ def make_sources(
     config, device = run.config, choose_device(run.config.device)
     initial = None if run.checkpoint is not None else open_initial_policy(config)
     spec = training_spec(config, environment)
-    steps_there = steps_on_device(spec, config, is_able=algorithm.learns_on_device)
+    on_device = steps_on_device(spec, config, is_able=algorithm.learns_on_device)
     if config.workers == "auto":
         config = _choose_workers(algorithm, config, spec, run.directory)
     if config.inference == "auto":
         config = _choose_inference(algorithm, config, spec, run.directory)
-    if steps_there:
+    if on_device:
         envs: Any = make_device_environments(config, spec, device)
     else:
         envs = makers.training(config, spec, run)
@@ -97,7 +97,7 @@ def make_sources(
         spec=spec,
         envs=envs,
         device=device,
-        is_on_device=steps_there,
+        is_on_device=on_device,
         envs_to_close=envs_to_close,
         initial=initial,
     )
@@ -315,11 +315,11 @@ def describe_workers(config: AlgorithmOptions, run: RunDirectory) -> str:
         return choice["summary"]
     if not config.workers:
         return ""
-    each = config.total_envs // config.num_groups
+    num_envs = config.total_envs // config.num_groups
     where = {"inline": ", inline", "ray": ", on Ray"}.get(config.backend, "")
     overlap = ", overlapping with learning" if config.overlap else ""
     acting = ", central inference" if config.inference == "central" else ""
-    return f"{config.workers} × {each} environments, {config.schedule}{overlap}{acting}{where}"
+    return f"{config.workers} × {num_envs} environments, {config.schedule}{overlap}{acting}{where}"
 
 
 def _first_new_episode(resumed: ResumedRun | None) -> int:

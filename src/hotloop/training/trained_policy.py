@@ -142,6 +142,7 @@ def evaluate(
         ConfigError: `episodes`, `seed` or `max_steps` is out of range.
         EnvironmentFailure: an environment raised.
     """
+    # Check the arguments, and load the policy.
     if episodes < 1:
         raise ConfigError(f"`episodes` must be positive, got {episodes}")
     if max_steps < 1:
@@ -153,6 +154,8 @@ def evaluate(
         directory.check_trusted(is_trusted=trust, only_environment=True)
     network, snapshot, _ = directory.load_policy(name, is_trusted=trust)
     policy = ActingPolicy(network, snapshot)
+
+    # Make the environments, and play in them.
     spec = run_spec(directory) if env is None else EnvSpec.of(env)
     config = {"num_envs": 1, **directory.config["config"]}
     if seed is None:

@@ -75,7 +75,8 @@ def parse(
             config = tyro.cli(unchecked, **options)
         applied = {x: preset[x] for x in preset if vars(config)[x] != vars(before)[x]}
         if applied:
-            print(f"preset for {config.env_id}: {_values(applied)}; options you set override it")
+            texts = _format_options(applied)
+            print(f"preset for {config.env_id}: {texts}; options you set override it")
     if "default" not in options:
         return config_class(**vars(config))
     flags = {arg.partition("=")[0].lstrip("-").replace("-", "_") for arg in args if arg[:2] == "--"}
@@ -220,7 +221,7 @@ def _adapt_tyro() -> Iterator[None]:
             os.environ.pop("COLUMNS", None)
 
 
-def _values(options: Mapping[str, Any]) -> str:
+def _format_options(options: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in options.items())
 
 

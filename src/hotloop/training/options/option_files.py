@@ -64,6 +64,7 @@ def read(
     from hotloop.training.options.constraints import as_whole, is_scheduled, type_hints
     from hotloop.training.options.other_names import translate
 
+    # Read the file.
     try:
         options = toml_loads(read_regular(Path(path)).decode("utf-8"))
     except OSError as error:
