@@ -60,7 +60,6 @@ def record_episodes(
     """
     with requires_extra("data sets of Minari need it", "minari"):
         import h5py  # noqa: F401  (the library of Minari's default format)
-        import minari
         from minari.data_collector import EpisodeBuffer
     # Check the arguments before any step.
     path = datasets_path() / name
@@ -94,6 +93,28 @@ def record_episodes(
             env.close()
     # Write the episodes. Another process may have made the data set in the meantime.
     _require_new(name, path)
+    description = f"{episodes} episodes of a policy that hotloop trained on {spec.name}"
+    algorithm_name = directory.config["algorithm"]
+    _write(name, path, buffers, env, algorithm_name=algorithm_name, description=description)
+    returns = [float(np.sum(buffer.rewards)) for buffer in buffers]
+    return {
+        "dataset": name,
+        "path": str(path),
+        "episodes": episodes,
+        "steps": sum(map(len, buffers)),
+        "mean_return": float(np.mean(returns)),
+        "std_return": float(np.std(returns)),
+    }
+
+
+def _write(name: str, path: Path, buffers: list[Any], env: Any, **texts: str) -> None:
+    """Write a data set, or remove its directory if that fails.
+
+    Raises:
+        OutputError: it can't be written.
+    """
+    import minari
+
     create = minari.create_dataset_from_buffers
     options: dict[str, Any] = {}
     if "jpeg_encoding" in inspect.signature(create).parameters:
@@ -107,8 +128,7 @@ def record_episodes(
                 env=env if env.spec is not None else None,
                 observation_space=env.observation_space,
                 action_space=env.action_space,
-                algorithm_name=directory.config["algorithm"],
-                description=f"{episodes} episodes of a policy that hotloop trained on {spec.name}",
+                **texts,
                 **options,
             )
     except BaseException as error:
@@ -119,15 +139,6 @@ def record_episodes(
             f"the data set {path} can't be written ({describe_exception(error)}): free some space, "
             "or choose another MINARI_DATASETS_PATH"
         ) from error
-    returns = [float(np.sum(buffer.rewards)) for buffer in buffers]
-    return {
-        "dataset": name,
-        "path": str(path),
-        "episodes": episodes,
-        "steps": sum(map(len, buffers)),
-        "mean_return": float(np.mean(returns)),
-        "std_return": float(np.std(returns)),
-    }
 
 
 def _require_new(name: str, path: Path) -> None:

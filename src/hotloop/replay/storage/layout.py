@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -188,17 +188,10 @@ def arrange_fields(
     Raises:
         ConfigError: the fields can't be shared as requested.
     """
+    # Find the fields that are shared, and those that are stacks of frames.
     by_path = {field.path: field for field in fields}
     shared = _shared_paths(by_path) if share_next_obs else set()
-    if frame_stacks and not share_next_obs:
-        raise ConfigError("`frame_stacks` needs `share_next_obs=True` and a field `next_obs`")
-    stacked = {tuple(name.split(".")) for name in frame_stacks}
-    for path in stacked:
-        if path not in shared:
-            known = sorted(".".join(path) for path in shared)
-            raise ConfigError(
-                f"`frame_stacks` names `{'.'.join(path)}`; shared fields are {', '.join(known)}"
-            )
+    stacked = _stacked_paths(frame_stacks, shared, share_next_obs=share_next_obs)
     if n_step > 1 and ("discount",) in by_path:
         raise ConfigError("a field `discount` is added by `n_step` > 1: leave it out of `fields`")
 
@@ -262,6 +255,7 @@ def arrange_fields(
         )
     widest = max([min(field.dtype.itemsize, 8) for field in small], default=4)
     row_bytes = _align(end, max(widest, 4 if end != plain_bytes else 1))
+
     # `next_obs` has the offsets of `obs`, in another row.
     for path in shared:
         obs, next_obs = placed[path], by_path[("next_obs", *path[1:])]
@@ -301,6 +295,22 @@ def _shared_paths(by_path: Mapping[Path, Field]) -> set[Path]:
                 f"{obs.dtype} and {next_obs.shape} {next_obs.dtype}"
             )
     return shared
+
+
+def _stacked_paths(
+    frame_stacks: Sequence[str], shared: Set[Path], *, share_next_obs: bool
+) -> set[Path]:
+    """Return the paths of the fields that are stacks of frames, which must be shared ones."""
+    if frame_stacks and not share_next_obs:
+        raise ConfigError("`frame_stacks` needs `share_next_obs=True` and a field `next_obs`")
+    stacked = {tuple(name.split(".")) for name in frame_stacks}
+    for path in stacked:
+        if path not in shared:
+            known = sorted(".".join(path) for path in shared)
+            raise ConfigError(
+                f"`frame_stacks` names `{'.'.join(path)}`; shared fields are {', '.join(known)}"
+            )
+    return stacked
 
 
 def _place_field(field: Field, place: Place, offset: int = 0, pool_index: int = -1) -> Field:
