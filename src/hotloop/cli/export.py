@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hotloop.base.rounding import format_mean
 from hotloop.cli.command_parser import CommandParser, count
 from hotloop.cli.stored_run import add_run_arguments, open_run
 from hotloop.errors import ConfigError
+
+if TYPE_CHECKING:
+    from hotloop.policies import Network
 
 
 def run(args: list[str]) -> int:
@@ -77,8 +81,16 @@ def run(args: list[str]) -> int:
     # Write the files, and describe their inputs and outputs.
     export = export_onnx if is_onnx else export_numpy
     written = export(network, snapshot, output, metadata=metadata)
-    obs, action = network.obs_spec, network.action_spec
     print(f"{metadata['algorithm']} on {metadata['env_id']} after {metadata['timesteps']:,} steps")
+    _print_inputs_and_outputs(network, is_onnx=is_onnx)
+    for path in written:
+        version = f", ONNX opset {OPSET}" if is_onnx else ""
+        print(f"{path}: {path.stat().st_size / 1000:,.1f} kB{version}")
+    return 0
+
+
+def _print_inputs_and_outputs(network: Network, *, is_onnx: bool) -> None:
+    obs, action = network.obs_spec, network.action_spec
     is_plain = len(obs.layout) == 1 and obs.layout[0].encoding == "box"
     layout = "as the environment returns it"
     if not is_plain:
@@ -97,10 +109,6 @@ def run(args: list[str]) -> int:
         print(f"value   float32 {_shape()}")
     if network.memory_size and is_onnx:
         print(f"next_memory  float32 {_shape(network.memory_size)}")
-    for path in written:
-        version = f", ONNX opset {OPSET}" if is_onnx else ""
-        print(f"{path}: {path.stat().st_size / 1000:,.1f} kB{version}")
-    return 0
 
 
 def _record(options: argparse.Namespace) -> int:

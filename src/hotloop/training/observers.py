@@ -109,6 +109,10 @@ class Observers:
                 self._reporter.show_activity(note)
         self._cores.update()
 
+        network, evaluation = self._stages.policy.network, None
+        # Keep the states of callbacks that were not passed to this resumed run.
+        states = {} if self._latest is None else self._latest.state.get("callbacks", {})
+
         def complete() -> None:
             """Log the iteration, and set its checkpoint, which the next save writes."""
             with span("report"), delayed_interrupt():
@@ -128,9 +132,6 @@ class Observers:
                 )
 
         # Call the callbacks, evaluate if due, then complete, save and report the iteration.
-        network, evaluation = self._stages.policy.network, None
-        # Keep the states of callbacks that were not passed to this resumed run.
-        states = {} if self._latest is None else self._latest.state.get("callbacks", {})
         try:
             report = self._reporter.describe(timesteps, iteration.metrics)
             self._stop_reason = self._callbacks.notify("on_update", report)
