@@ -94,12 +94,11 @@ class Grid:
             BanditError: the file is no grid, is damaged or of another version. It is not changed.
             OutputError: the file can't be written.
         """
+        # Check the arguments.
         started_at = time.perf_counter()
         path, points = Path(path), list(self._points.values())
-        num_runs, seed = (
-            check_int("num_runs", num_runs, 1, MAX_RUNS),
-            check_int("seed", seed, 0, MAX_SEED),
-        )
+        num_runs = check_int("num_runs", num_runs, 1, MAX_RUNS)
+        seed = check_int("seed", seed, 0, MAX_SEED)
         threads = resolve_threads(threads)
         # Compute the missing pieces until the file has all of them.
         with GridFile(path, seed=seed, kernel_version=KERNEL_VERSION) as file:
@@ -144,6 +143,9 @@ class Grid:
         )
         elapsed_s = time.perf_counter() - started_at - computation.prepare_s
         run_steps = computation.computed_run_steps
+        kernel_share = math.nan
+        if run_steps:
+            kernel_share = computation.monitor.kernel_s / (elapsed_s * threads)
         return GridTable(
             rows=rows,
             ranges=self.ranges,
@@ -154,9 +156,7 @@ class Grid:
             threads=threads,
             elapsed_s=elapsed_s,
             prepare_s=computation.prepare_s,
-            kernel_share=computation.monitor.kernel_s / (elapsed_s * threads)
-            if run_steps
-            else math.nan,
+            kernel_share=kernel_share,
             computed_run_steps=run_steps,
             num_of_other_kernels=num_of_other_kernels,
         )
