@@ -57,7 +57,7 @@ class ExperimentTable:
         table = {name: np.array(columns[name], dtype) for name, dtype in _DTYPES.items()}
         options = [self.trials[run.trial].options(run.steps) for run in self.runs]
         for name in self._varied_options():
-            table[_PREFIX + name] = _column([each.get(name) for each in options])
+            table[_PREFIX + name] = _column([values.get(name) for values in options])
         return table
 
     def _repr_html_(self) -> str:

@@ -197,12 +197,12 @@ class CheckedModule:
                 )
 
     def _check_construction(self) -> None:
-        again = self._construct(0)
-        if again is self._module:
+        rebuilt = self._construct(0)
+        if rebuilt is self._module:
             raise self._error(
                 "the factory returned the same module twice: make a new one in each call"
             )
-        name = _first_difference(_tensors(self._module), _tensors(again))
+        name = _first_difference(_tensors(self._module), _tensors(rebuilt))
         if name is not None:
             raise self._error(
                 f"one seed must give one module, but `{name}` differs between two constructions: "
@@ -238,8 +238,8 @@ class CheckedModule:
                 )
             second = self._run(module, inputs)
             alone = self._run(module, [x[:1] for x in inputs])
-        for output, again, single in zip(first, second, alone, strict=True):
-            if not torch.allclose(output, again, rtol=1e-5, atol=1e-6, equal_nan=True):
+        for output, repeated, single in zip(first, second, alone, strict=True):
+            if not torch.allclose(output, repeated, rtol=1e-5, atol=1e-6, equal_nan=True):
                 raise self._error(
                     "`forward` must return the same outputs for the same observations, but they "
                     "differ between two calls: leave out random numbers and stored state"

@@ -220,9 +220,9 @@ def load_sides(paths: Sequence[Path]) -> list[RunSide]:
                 )
         sides.append(side)
     if not set.intersection(*({*side.env_ids} for side in sides)):
-        each = ", ".join(f"{side.label} with {', '.join(side.env_ids)}" for side in sides)
+        env_ids = ", ".join(f"{side.label} with {', '.join(side.env_ids)}" for side in sides)
         raise ConfigError(
-            f"all sides must have an environment in common, got {each}: pass such runs, or use "
+            f"all sides must have an environment in common, got {env_ids}: pass such runs, or use "
             "`hotloop plot`, which draws a panel per environment"
         )
     return sides

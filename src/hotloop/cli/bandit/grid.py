@@ -77,10 +77,10 @@ def _parser() -> argparse.ArgumentParser:
     add("ranges", metavar="FIELD=RANGE", nargs="*", help="settings of the agent; see below")
     add_environment(parser, accepts_ranges=True)
     add_sizes(parser, runs=2000, steps=1000)
-    whole, path = {"metavar": "N", "type": count}, {"metavar": "FILE", "type": Path}
+    number, path = {"metavar": "N", "type": count}, {"metavar": "FILE", "type": Path}
     note = "(default: %(default)s)"
-    add("--late-steps", **whole, help="last steps, for the late columns (default: a tenth)")
-    add("--steps-per-point", **whole, help="steps that each point of a curve averages over")
+    add("--late-steps", **number, help="last steps, for the late columns (default: a tenth)")
+    add("--steps-per-point", **number, help="steps that each point of a curve averages over")
     add("--file", **path, default=Path("grid.sqlite"), help=f"SQLite file {note}")
     quantity = f"quantity that sorts the table and that the picture shows: {', '.join(QUANTITIES)}"
     add("--quantity", choices=QUANTITIES, default=QUANTITIES[0], metavar="NAME", help=quantity)

@@ -50,13 +50,13 @@ def add_environment(parser: argparse.ArgumentParser, *, accepts_ranges: bool = F
 def add_sizes(parser: argparse.ArgumentParser, *, runs: int | None, steps: int | None) -> None:
     """Add the options of the number of runs and steps, the seed and the threads."""
     add, default = parser.add_argument, "that of the figure" if runs is None else "%(default)s"
-    whole = {"metavar": "N", "type": count}
-    add("--runs", **whole, default=runs, help=f"independent runs (default: {default})")
-    add("--steps", **whole, default=steps, help=f"steps of a run (default: {default})")
+    number = {"metavar": "N", "type": count}
+    add("--runs", **number, default=runs, help=f"independent runs (default: {default})")
+    add("--steps", **number, default=steps, help=f"steps of a run (default: {default})")
     seed = {"type": natural, "metavar": "N", "default": 0}
     add("--seed", **seed, help="random seed (default: %(default)s)")
     threads_help = "number of threads, without effect on the results (default: every core)"
-    add("--threads", **whole, help=threads_help)
+    add("--threads", **number, help=threads_help)
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

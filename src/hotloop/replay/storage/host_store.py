@@ -98,8 +98,8 @@ class HostStore:
         self.add_finals((max(64, capacity >> 8) + n_step + 1) if has_finals else 0)
         self.pool_records = np.zeros(len(layout.frame_fields), native.POOL)
         self.pools = [
-            FramePool(apart, capacity, num_envs * n_step, self._allocator, record)
-            for apart, record in zip(layout.frame_fields, self.pool_records, strict=True)
+            FramePool(field, capacity, num_envs * n_step, self._allocator, record)
+            for field, record in zip(layout.frame_fields, self.pool_records, strict=True)
         ]
         # Offsets and addresses.
         for name in ("capacity", "num_envs", "n_step", "gamma"):

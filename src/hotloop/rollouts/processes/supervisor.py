@@ -267,8 +267,8 @@ class WorkerSupervisor:
         hint = "a signal has stopped it" if is_stopped else "a deadlock?"
         text = f"it made no progress for {limit_s:g} s {activity.phase}"
         if activity.phase == IN_A_STEP:
-            each = f" for each of {self.greeting.num_envs}" if self.greeting.num_envs > 1 else ""
-            text = f"a step of its environments took more than {self._step_timeout_s:g} s{each}"
+            suffix = f" for each of {self.greeting.num_envs}" if self.greeting.num_envs > 1 else ""
+            text = f"a step of its environments took more than {self._step_timeout_s:g} s{suffix}"
         return f"{text} (`step_timeout_s`); {hint}"
 
     def _replace(self, worker: WorkerProcess, reason: str | None = None) -> None:

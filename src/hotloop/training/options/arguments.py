@@ -176,10 +176,10 @@ def _checked_values(option: str, hint: Any, values: list[str]) -> list[str]:
         )
     if len(values) > 1:
         joined = ",".join(values[:9])
-        each = f"`--seeds {joined}`" if name == "seed" else f"`--vary {name}={joined}`"
+        example = f"`--seeds {joined}`" if name == "seed" else f"`--vary {name}={joined}`"
         raise ConfigError(
             f"`{option}` takes one value, got {len(values)} ({' '.join(values[:9])}): to train a "
-            f"run for each, write {each}"
+            f"run for each, write {example}"
         )
     if values[0].lower() == "none" and NoneType in kinds:
         return ["None"]
