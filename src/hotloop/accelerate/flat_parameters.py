@@ -210,6 +210,11 @@ class FlatParameters:
         return [vector[start : start + size].view(shape) for start, size, shape in parts]
 
     def _refresh_moments(self, optimizer: torch.optim.Optimizer) -> None:
+        """Copy the optimizer's state that other code has replaced, and restore its views.
+
+        Raises:
+            Unsupported: the parameters differ in their numbers of steps.
+        """
         steps = self.state.steps
         assert steps is not None
         entries = [optimizer.state[x] for x in self._parameters]

@@ -60,6 +60,7 @@ def optimizer_rule(optimizer: torch.optim.Optimizer) -> OptimizerRule:
 
 
 def _adam_rule(settings: dict[str, Any]) -> OptimizerRule:
+    """Return the rule of Adam, or of AdamW, whose weight decay is decoupled."""
     is_decoupled = settings.get("decoupled_weight_decay", False)
     beta1, beta2 = map(float, settings["betas"])
     eps, decay = float(settings["eps"]), float(settings["weight_decay"])
@@ -99,6 +100,7 @@ def _adamw_rule(settings: dict[str, Any]) -> OptimizerRule:
 
 
 def _rmsprop_rule(settings: dict[str, Any]) -> OptimizerRule:
+    """Return the rule of RMSprop, which adds ε after the root."""
     alpha, eps = float(settings["alpha"]), float(settings["eps"])
     decay = float(settings["weight_decay"])
 

@@ -205,6 +205,7 @@ def _split_blocks(num_runs: int) -> Iterator[tuple[int, int, int]]:
 def _play_over_threads(
     games: Sequence[Game], num_runs: int, threads: int, monitor: PlayMonitor
 ) -> BlockSums:
+    """Return the sums of all runs, added in the order of the blocks."""
     total, blocks = OrderedSum(), _split_blocks(num_runs)
 
     def play(block: tuple[int, int, int]) -> BlockSums:

@@ -51,6 +51,7 @@ def run(args: list[str]) -> int:
 
 
 def _report(results: Results, plan: Plan, options: argparse.Namespace) -> int:
+    """Print the best trial, test it on fresh seeds, and write the report."""
     from hotloop.experiments.plan import parse_seeds
     from hotloop.experiments.tables import table_of
     from hotloop.reports.sweep_report import SweepReport

@@ -314,6 +314,7 @@ def _part_writer(part: ObsField, *, is_flat: bool) -> Write:
 
 
 def _array_writer(shape: tuple[int, ...], kind: str, *, is_flat: bool) -> Write:
+    """Return a function that checks an array and copies it into a row."""
     allowed = "u" if kind == "uint8" else "fiub"
     row_axes = 1 if is_flat else max(len(shape), 1)
 
@@ -336,6 +337,7 @@ def _array_writer(shape: tuple[int, ...], kind: str, *, is_flat: bool) -> Write:
 
 
 def _one_hot_writer(shape: tuple[int, ...], counts: Array, starts: Array) -> Write:
+    """Return a function that checks integers and writes them into a row as one-hot vectors."""
     offsets = np.concatenate([[0], np.cumsum(counts)[:-1]])
 
     def write(value: Any, out: Array) -> None:

@@ -265,6 +265,7 @@ class SerialVectorEnv(GymnasiumEnvs):
         self._time_limits = [_unwrap(env)[1] for env in self._envs]  # of the next episodes
 
     def _begin_episode(self, i: int, row: Array) -> None:
+        """Reset an environment, and write its first observation and mask."""
         self._episode[i] += 1
         self._returns[i] = 0.0
         self._start_step[i] = self._num_steps

@@ -350,6 +350,7 @@ class TurnGames(GymnasiumEnvs):
         *,
         is_last: bool = False,
     ) -> None:
+        """Check and encode the learner's observation, and write its action mask."""
         self._check(game, self._encoder.write, observation, row)
         if not has_finite_square(row):
             self._check(game, self._encoder.check_range, observation, row)

@@ -433,6 +433,7 @@ class Population:
         options: Sequence[dict[str, Any]],
         rng: np.random.Generator,
     ) -> list[Exploit]:
+        """Return the replacements of a policy's worst members, with mutated options."""
         order = [int(i) for i in np.argsort(fitness, kind="stable")]
         count = max(1, self._members // _MEMBERS_PER_EXPLOIT)
         exploits = []

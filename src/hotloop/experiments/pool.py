@@ -293,6 +293,7 @@ class PoolExecutor:
         return True
 
     def _handle_messages(self, process: PoolProcess, messages: list[dict[str, Any]] | None) -> None:
+        """Handle a process's reports, lines and results. None: the process has ended."""
         specs: list[RunSpec] = process.work or []
         if messages is None:
             self._retry_lost(process, specs)

@@ -298,6 +298,7 @@ def trace(
 
 
 def _compile(recorded: RecordedUpdate, on_progress: Callable[[str], None]) -> bytes:
+    """Return the compiled library of an update, followed by the operations that it calls."""
     from torch._inductor import aoti_compile_and_package
     from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 

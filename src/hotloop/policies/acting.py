@@ -128,6 +128,7 @@ class ActingPolicy:
             self._load(snapshot)
 
     def _load(self, snapshot: PolicySnapshot) -> None:
+        """Check the parameters of a snapshot, and act with them from now on."""
         for name, shape in self.network.parameter_shapes().items():
             array = snapshot.params.get(name)
             got = None if array is None else array.shape

@@ -44,6 +44,7 @@ def describe_env(env: Any, memory_size: int = 0) -> EnvDescription:
 
 
 def _read_env(env: Any) -> EnvDescription:
+    """Return the fields and properties of an environment."""
     num_envs = int(getattr(env, "num_envs", 1))
     if hasattr(env, "obs_spec") and hasattr(env, "action_spec"):
         obs = env.obs_spec.shape, np.dtype(env.obs_spec.dtype)

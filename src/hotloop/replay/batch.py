@@ -70,6 +70,8 @@ class Batch:
 
 
 class _TorchBatch(Batch):
+    """A batch whose arrays become tensors when they are read."""
+
     def __init__(self, batch: Batch) -> None:
         self._arrays = batch.__dict__
         self._block = None

@@ -144,6 +144,8 @@ class Proportional:
 
 @dataclass(frozen=True, kw_only=True)
 class _AnnealedSampler:
+    """The settings that samplers with importance weights share."""
+
     beta: float = 0.4
     """β of the importance weights at the first batch: 0 is no correction, 1 a full correction."""
     beta_final: float = 1.0

@@ -194,6 +194,11 @@ def _open_archive(path: Path) -> Iterator[tuple[zipfile.ZipFile, dict[str, Any]]
 def _read_arrays(
     buffer: ReplayBuffer, archive: zipfile.ZipFile, header: dict[str, Any], path: Path
 ) -> None:
+    """Read the content of a file into a buffer, and check it.
+
+    Raises:
+        CheckpointError: the file is damaged, or does not match its header.
+    """
     words, pools, store = header["words"], header["pools"], buffer._store
     for name in _HANDLE_FIELDS[:-1]:
         _handle_words(store, name)[:] = words[name]

@@ -330,6 +330,7 @@ def _metric_table(
     end: float,
     late: Sequence[Array],
 ) -> MetricTable:
+    """Return the results of all sides for one metric. `late`: each side's means per seed."""
     middles = [float(interquartile_mean(means)) for means in late]
     level = min(middles) if metric in _HIGHER_IS_BETTER else None
     points, width = comparison_grid(list(groups))

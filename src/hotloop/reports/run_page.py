@@ -171,6 +171,7 @@ def sections(curves: LearningCurves, run: Path, page: Path) -> list[Section]:
 
 
 def _returns(curves: LearningCurves) -> str:
+    """Return the chart of returns, with notes and a legend."""
     parts: list[str] = []
     if curves.problem:
         parts.append(f'<p class="card">Later lines are not shown: {escaped(curves.problem)}.</p>')
@@ -211,6 +212,7 @@ def _returns(curves: LearningCurves) -> str:
 
 
 def _episodes(curves: LearningCurves) -> str:
+    """Return charts of the episodes' lengths and of logged values of `info`."""
     evaluations = curves.evaluations
     panels: list[str] = []
     series = [("length: steps in an episode", curves.lengths, evaluations.lengths)]

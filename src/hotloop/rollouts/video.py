@@ -360,6 +360,7 @@ def _rendered(instance: Any) -> Any:
 
 
 def _make_rendering_env(spec: EnvSpec, make: Callable[[EnvSpec], Any]) -> Any:
+    """Return an environment that renders images, or raise ConfigError."""
     name = spec.name
     if spec.is_envpool:
         raise ConfigError(

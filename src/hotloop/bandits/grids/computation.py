@@ -122,6 +122,7 @@ class Computation:
         self.prepare_s += time.perf_counter() - began_at
 
     def _run_jobs(self, scheduler: JobScheduler) -> None:
+        """Run all jobs on the threads, and save their results now and then."""
         committed_at = time.monotonic()
 
         def add(job: Job, outcome: _Outcome) -> None:

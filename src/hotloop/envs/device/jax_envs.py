@@ -133,6 +133,7 @@ class JaxVectorEnv:
         return carry, obs.astype(jnp.float32)
 
     def _advance(self, carry: Any, action: Any) -> tuple[Any, tuple[Any, ...]]:
+        """Return the new state and the arrays of a step, which resets environments at their end."""
         state, initial, length, clock, key = carry
         key, step_key, reset_key = jax.random.split(key, 3)
         if self._bounds is not None:

@@ -103,6 +103,7 @@ class Channel:
         return self._kept.popleft() if self._kept else self._read(block=block)
 
     def _read(self, *, block: bool) -> Packet | None:
+        """Return the next packet, or None if `block` is False and there is none."""
         flags = socket.MSG_CMSG_CLOEXEC | (0 if block else socket.MSG_DONTWAIT)
         try:
             # `socket.recv_fds` ignores its flags.

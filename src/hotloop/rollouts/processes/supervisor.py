@@ -169,6 +169,7 @@ class WorkerSupervisor:
         return [*self.workers, *([] if self.inference is None else [self.inference])]
 
     def _start(self, number: int, first_episode: int | None = None) -> None:
+        """Start a worker, or the inference process, and watch it. It may replace one that ended."""
         fds, extra = list(self._wakeup_fds), {"worker": number, "component": "inference-0"}
         if number != INFERENCE:
             fds = [fds[1 + number], fds[0]] if fds else []

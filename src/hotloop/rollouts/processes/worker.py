@@ -74,6 +74,7 @@ NOTIFY_S = 0.002
 
 
 def _serve(channel: Channel, greeting: Greeting, parent_pid: int) -> None:
+    """Make the environments, receive the setup, and collect until the learner stops."""
     failures: list[HotloopError] = []
 
     def on_failure(error: HotloopError) -> None:

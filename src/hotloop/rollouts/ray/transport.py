@@ -306,6 +306,7 @@ class ActorTransport:
                 self._request(worker, start, actor.requested_row)
 
     def _request(self, worker: int, start: int, stop: int) -> None:
+        """Request some rows from a worker's actor."""
         actor = self._actors[worker]
         # Ray does not resolve a reference in a list: the inference actor fetches the weights.
         weights_ref = [] if self._envs.inference_of(worker) is None else [self.weights]
@@ -328,6 +329,7 @@ class ActorTransport:
         self._polled_at_s = time.monotonic()
 
     def _receive(self, timeout_s: float) -> None:
+        """Wait for a part, fetch all that are ready, and request further ones."""
         self._head.check()
         self._watches.poll()
         self._check_silent()
