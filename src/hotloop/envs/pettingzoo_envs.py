@@ -44,11 +44,11 @@ _AGENT_RETURN = "return_"
 class PettingZooEnvs(GymnasiumEnvs):
     """G games of K agents each, as N = G · K rows.
 
-    An agent's episode is its game: it begins and ends with the game, also if the agent dies before,
+    An agent's episode is its game: it begins and ends with the game, even if the agent dies early,
     comes back or appears later. Its metrics are `team_return`, and its own return under its name.
 
     Args:
-        games: games whose agents have the same spaces as far as they are rows here.
+        games: the games. Those of their agents that are rows here must have the same spaces.
         spec: the specification of `games`. Its `first_env` is the index of the first row.
         env_id: name of the games in messages.
         agents: the K agents that are rows, all by default. `others` must then choose for the rest.

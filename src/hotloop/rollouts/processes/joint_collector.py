@@ -151,7 +151,7 @@ class JointCollector:
         self._leader.collect(slot_index, start, stop, observer)
 
     def evaluate(self, slot_index: int, start: int, stop: int) -> None:
-        """See `LocalCollector.evaluate`. The first policy comes last, and thus all are done."""
+        """See `LocalCollector.evaluate`. The first policy is last: then all have been evaluated."""
         for follower in self._followers:
             follower.evaluate(slot_index, start, stop)
         self._leader.evaluate(slot_index, start, stop)
