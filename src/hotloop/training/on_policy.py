@@ -154,7 +154,7 @@ class OnPolicyStages:
     """The stages of a run that learns from each batch of fragments once, in several passes.
 
     Args:
-        acting: the policy of the rollout: `policy`, or its twin on the device.
+        acting: the policy of the rollout: `policy`, or on a device the same as a `DevicePolicy`.
     """
 
     store_span = "prepare"
