@@ -277,15 +277,15 @@ def action_draw(policy: Any) -> ActionDraw:
 
 
 def forget_distribution(distribution: Any) -> None:
-    """Remove what a distribution of actions keeps of its last call.
+    """Remove the tensors of the last call from a distribution of actions.
 
     The original's acting replaces it. After the original's `train` it has gradients, and Python
     can't copy the policy.
     """
-    kept = vars(distribution)
+    attributes = vars(distribution)
     for name in ("distribution", "distributions", "gaussian_actions"):
-        if kept.get(name) is not None:
-            kept[name] = None
+        if attributes.get(name) is not None:
+            attributes[name] = None
 
 
 class _Noise:
