@@ -354,10 +354,23 @@ def test_terminal_escapes_are_not_printed(tmp_path, capsys):
         content.pop("\x1b[2Junknown", None)
 
 
-def test_a_file_that_the_user_may_not_read(monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (PermissionError(13, "Permission denied", "shared/run"), "shared/run can't be used (Perm"),
+        (
+            OSError(36, "File name too long", "x" * 5_000),
+            "(5,000 characters) can't be used (File name too",
+        ),
+        (RuntimeError("Symlink loop from 'a/timing'"), "Symlink loop from 'a/timing': remove"),
+    ],
+)
+def test_a_path_that_the_system_refuses(monkeypatch, capsys, error, message):
     def fail(args):
-        raise PermissionError(13, "Permission denied", "shared/run")
+        raise error
 
     monkeypatch.setattr("hotloop.cli.runs.run", fail)
-    assert main(["runs", "shared/run"]) == 1
-    assert "shared/run is closed to you (Permission denied): change" in capsys.readouterr().err
+    assert main(["runs", "."]) == 1
+    text = capsys.readouterr().err
+    assert message in text
+    assert "--debug" not in text

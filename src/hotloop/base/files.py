@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from hotloop.base import memory
-from hotloop.errors import HotloopError, OutputError
+from hotloop.errors import HotloopError, OutputError, shortened
 
+_REFUSED = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP)
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 LARGE_BYTES = 2**24
 """Size from which files are read only if they fit into the free memory."""
@@ -80,6 +81,16 @@ def make_directory(path: Path, description: str, advice: str) -> None:
     except OSError as error:
         reason = "a file has its name" if isinstance(error, FileExistsError) else error.strerror
         raise OutputError(f"{description} can't be created ({reason}): {advice}") from error
+
+
+def path_problem(error: Exception) -> str:
+    """Return what is wrong with a path that the system refuses, or "" for other errors."""
+    if isinstance(error, RuntimeError) and "Symlink loop" in str(error):  # pathlib's, before 3.13
+        return f"{error}: remove this link, or pass another path"
+    if isinstance(error, OSError) and error.filename and error.errno in _REFUSED:
+        path = shortened(os.fsdecode(error.filename))
+        return f"{path} can't be used ({error.strerror}): check its permissions, or pass another"
+    return ""
 
 
 def write_new(path: Path, content: bytes, *, mode: int = 0o666) -> None:

@@ -8,6 +8,7 @@ import sys
 import traceback
 from contextlib import nullcontext
 
+from hotloop.base.files import path_problem
 from hotloop.base.importing import enable_local_imports, names_module
 from hotloop.base.signals import Interrupted, interrupt_by_default
 from hotloop.base.streams import notify, short_warnings, steady_output
@@ -103,8 +104,8 @@ def _run_guarded(args: list[str], *, debug: bool) -> int:
     except Exception as error:
         if debug:
             raise
-        if isinstance(error, PermissionError) and error.filename:
-            notify(f"{error.filename} is closed to you ({error.strerror}): change its permissions")
+        if problem := path_problem(error):
+            notify(problem)
             return 1
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{frame.filename}:{frame.lineno}"
