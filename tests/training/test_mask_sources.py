@@ -130,11 +130,11 @@ SHORT = {
 @pytest.mark.parametrize(
     ("algorithm", "kind", "source", "options"),
     [
-        (ppo, "image", "observation", {"memory": "gru:8", "workers": 2}),
+        (ppo, "image", "observation", {"memory": "gru:8", "workers": 1}),
         (ppo, "packed", "method", {}),
         (appo, "packed", "method", {"workers": 2, "schedule": "async"}),
         (appo, "flat", "info", {"workers": 2, "schedule": "lag:1", "inference": "central"}),
-        (dqn, "image", "info", {"n_step": 3, "workers": 2}),
+        (dqn, "image", "info", {"n_step": 3, "workers": 1}),
         (dqn, "dict", "observation", {"memory": "gru:8"}),
     ],
 )
