@@ -45,6 +45,15 @@ def test_json(run, tmp_path, capsys):
     assert content["problems"] == []
 
 
+def test_json_names_a_damaged_line(copy_trained_run, capsys):
+    run = copy_trained_run("ppo", "run")
+    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    lines[1] = lines[1].replace('"timesteps": ', '"timesteps": 1', 1)
+    (run / "metrics.jsonl").write_text("".join(lines))
+    assert cli.main(["report", str(run), "--json"]) == 0
+    assert "is damaged in line 2" in json.loads(capsys.readouterr().out)["problems"][0]
+
+
 def test_a_run_without_a_recording(run, tmp_path, capsys):
     for path in (run / "timing").iterdir():
         path.unlink()

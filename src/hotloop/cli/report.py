@@ -75,6 +75,7 @@ def run(args: list[str]) -> int:
         if len(summaries) < 2:
             run_values = next(iter(summaries.values()), None)
         profile = None if findings is None else findings.to_json()
+        problems += [curves.problem for curves in results.values() if curves.problem]
         print_json({"run": run_values, "profile": profile, "problems": problems})
     else:
         _print_text(results, problems, findings, directory)
