@@ -55,6 +55,13 @@ def test_missing_speed_is_reported(capsys, sides):
     assert "speed is not compared: expected recordings" in capsys.readouterr().err
 
 
+def test_a_damaged_recording_is_reported(capsys, copy_trained_run):
+    a, b = copy_trained_run("ppo", "a"), copy_trained_run("ppo", "b")
+    (b / "timing" / "worker-0-1.hlt").write_bytes(b"hltiming" + bytes(100))
+    assert main(["compare", str(a), str(b)]) == 0
+    assert f"{b}/timing/worker-0-1.hlt, got one that can't be read" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("args", "code", "message"),
     [

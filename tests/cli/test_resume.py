@@ -201,6 +201,9 @@ def test_a_changed_digit_in_a_signed_run_is_refused(capsys, copy_trained_run, op
         assert main(command) == 1
         assert "was changed after your training had signed it" in capsys.readouterr().err
     assert (run / "config.json").read_bytes() == changed
+    for command in (["runs", str(run)], ["compare", str(run), str(run)], ["plot", str(run)]):
+        main(command)
+        assert "was changed after your training had signed it" in capsys.readouterr().err
     main(["report", str(run)])
     assert "was changed after your training had signed it" in capsys.readouterr().out
     with pytest.raises(UntrustedError, match="was changed after"):

@@ -82,6 +82,9 @@ def run(args: list[str]) -> int:
         print_json({"speed": speed.to_json()})
     else:
         print(render(speed, max_width=terminal_width()))
+        sys.stdout.flush()
+    for problem in (*a.problems, *b.problems):
+        notify(problem)
     if options.html is not None:
         from hotloop.profiler.render.html import comparison
 

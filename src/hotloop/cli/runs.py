@@ -15,8 +15,8 @@ def run(args: list[str]) -> int:
     parser = CommandParser(
         prog="hotloop runs",
         description="List the runs below a directory, oldest first: finished and requested steps, "
-        "mean return of the last 100 training episodes, best evaluation. A run that can't be read "
-        "is listed as damaged.",
+        "mean return of the last 100 training episodes, best evaluation. A run that can't "
+        "be read, or whose configuration was changed after your training, is listed as damaged.",
     )
     parser.add_argument(
         "directory",

@@ -19,11 +19,12 @@ from hotloop.base.statistics import (
     probability_of_improvement,
     stratified_interval,
 )
-from hotloop.errors import ConfigError, ProfileError, RunDirectoryError
+from hotloop.errors import ConfigError, ProfileError, RunDirectoryError, UntrustedError
 from hotloop.profiler.diagnose.comparison import ProfileComparison, compare
 from hotloop.profiler.session.reading import read
 from hotloop.reports import run_groups
 from hotloop.reports.run_groups import RunGroup, aggregate_seeds, comparison_grid
+from hotloop.runs import trust
 from hotloop.runs.directory import RunDirectory
 from hotloop.runs.episodes import EPISODE_LISTS
 from hotloop.runs.summary import find_runs
@@ -182,13 +183,16 @@ def compare_runs(paths: Sequence[Path], *, metric: str | None = None) -> RunComp
     result = compare_learning(sides, metric=metric)
     if len(sides) != 2:
         return result
-    speed, note = None, "it needs one run on each side"
+    speed, notes = None, list(result.notes)
     if all(len(side.runs) == 1 for side in sides):
         try:
-            speed, note = compare(*(read(next(iter(side.runs))) for side in sides)), ""
+            sessions = [read(next(iter(side.runs))) for side in sides]
+            speed = compare(*sessions)
+            notes += [problem for session in sessions for problem in session.problems]
         except ProfileError as error:
-            note = str(error)
-    notes = [*result.notes, *([f"speed is not compared: {note}"] if note else [])]
+            notes.append(f"speed is not compared: {error}")
+    else:
+        notes.append("speed is not compared: it needs one run on each side")
     return replace(result, speed=speed, notes=notes)
 
 
@@ -205,8 +209,10 @@ def load_sides(paths: Sequence[Path]) -> list[RunSide]:
         side = RunSide(letter=letter(k), path=path, runs={})
         for run in find_runs(path):
             try:
-                side.runs[run] = RunDirectory.open(run).config
-            except RunDirectoryError as error:
+                content = RunDirectory.open(run).config
+                trust.check_unchanged(run, content)
+                side.runs[run] = content
+            except (RunDirectoryError, UntrustedError) as error:
                 side.skipped.append(str(error))
         if not side.runs:
             reason = side.skipped[0] if side.skipped else "it has no run: see `hotloop runs`"

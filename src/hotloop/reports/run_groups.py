@@ -13,7 +13,8 @@ import numpy as np
 
 from hotloop.base.redaction import redacted_options
 from hotloop.base.statistics import bootstrap_interval, interquartile_mean
-from hotloop.errors import ConfigError, RunDirectoryError, nearest
+from hotloop.errors import ConfigError, RunDirectoryError, UntrustedError, nearest
+from hotloop.runs import trust
 from hotloop.runs.directory import RunDirectory
 from hotloop.runs.episodes import EPISODE_LISTS, info_names, spread_episodes
 from hotloop.types import Array
@@ -194,7 +195,7 @@ def group_runs(
     for path in paths:
         try:
             env_id, algorithm, options, curve, metric_names = _read_run(path, metric, x_axis)
-        except RunDirectoryError as error:
+        except (RunDirectoryError, UntrustedError) as error:
             skipped.append((path, str(error)))
             continue
         known |= metric_names
@@ -250,6 +251,7 @@ def _read_run(
 ) -> tuple[str, str, dict[str, Any], SeedCurve, set[str]]:
     """Return environment, algorithm, options and curve of a run, and the names of its metrics."""
     run = RunDirectory.open(path)
+    trust.check_unchanged(path, run.config)
     content, lines = run.config, run.metrics()
     ignored = (set(content["may_change"]) - _ALWAYS_COMPARED) | _NEVER_COMPARED
     config = redacted_options(content["config"])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hotloop.base.rounding import format_number, format_rate
 from hotloop.base.streams import printable
 from hotloop.base.text_tables import plain_table
-from hotloop.errors import RunDirectoryError
+from hotloop.errors import HotloopError, RunDirectoryError, UntrustedError
 from hotloop.runs.summary import RunSummary, summarize
 
 if TYPE_CHECKING:
@@ -46,14 +46,14 @@ _MIN_RUN_WIDTH = 24
 
 def read_summaries(
     paths: Sequence[Path],
-) -> tuple[list[RunSummary], list[tuple[Path, RunDirectoryError]]]:
-    """Return summaries, oldest first, and the unreadable runs with their errors."""
+) -> tuple[list[RunSummary], list[tuple[Path, HotloopError]]]:
+    """Return summaries, oldest first, and the unreadable and changed runs with their errors."""
     summaries: list[RunSummary] = []
-    damaged: list[tuple[Path, RunDirectoryError]] = []
+    damaged: list[tuple[Path, HotloopError]] = []
     for path in paths:
         try:
             summaries.append(summarize(path))
-        except RunDirectoryError as error:
+        except (RunDirectoryError, UntrustedError) as error:
             damaged.append((path, error))
     summaries.sort(key=lambda s: (s.start_time.timestamp() if s.start_time else 0.0, s.path))
     return summaries, damaged

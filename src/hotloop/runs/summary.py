@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from hotloop import timing
 from hotloop.errors import RunDirectoryError
+from hotloop.runs import trust
 from hotloop.runs.directory import RunDirectory
 from hotloop.runs.run_status import last_learner, read_status
 
@@ -78,10 +79,12 @@ def summarize(path: Path) -> RunSummary:
 
     Raises:
         RunDirectoryError: the path is not a run directory, or the run is damaged.
+        UntrustedError: `config.json` was changed after this user's training had signed it.
     """
     if not (path / "config.json").exists():
         raise RunDirectoryError(f"{path} has no config.json: restore it, or remove the directory")
     run = RunDirectory.open(path)
+    trust.check_unchanged(path, run.config)
     return summarize_run(run, run.metrics())
 
 
