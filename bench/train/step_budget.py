@@ -68,7 +68,7 @@ def make_parts() -> StepParts:
     return StepParts(step, launches, fragment)
 
 
-def main() -> None:
+def main() -> int:
     """Measure and print."""
     argparse.ArgumentParser(prog="python -m bench step-budget", description=__doc__).parse_args()
     torch.set_num_threads(1)
@@ -81,3 +81,4 @@ def main() -> None:
         durations_us.append((time.thread_time_ns() - start_ns) / 1e3 / count)
     median_us, least_us = statistics.median(durations_us), min(durations_us)
     print(f"{median_us:.1f} µs per step, minimum {least_us:.1f} (aim: {AIM_US} µs)")
+    return 0

@@ -118,7 +118,7 @@ def test_recurrent_critics_need_the_hidden_state():
         (td3.Config, {"burn_in": 0}, "`burn_in` 0 needs `memory`"),
         (
             td3_bc.Config,
-            {"memory": "gru:8", "replay_from": "minari:a/b-v0"},
+            {"memory": "gru:8", "replay_from": "minari:ab/c-v0"},
             "does not support `memory`",
         ),
     ],

@@ -94,7 +94,13 @@ def test_learner_is_restored():
     assert_learner_is_restored(td3_bc.algorithm, UNIT, make_batch, **SMALL)
 
 
-UNSET = {"num_envs": 1, "learning_starts": 0, "buffer_size": 1_000_000, "save_replay": False}
+UNSET = {
+    "num_envs": 1,
+    "learning_starts": 0,
+    "buffer_size": 1_000_000,
+    "save_replay": False,
+    "update_to_data": 1.0,
+}
 
 
 def test_contract_with_resume(pendulum):

@@ -649,13 +649,14 @@ def test_a_full_disk_warns_once(tmp_path) -> None:
         """
         import os, time
         from hotloop.profiler.collect import processes
+        from hotloop.timing._writer import file_identity
 
         # The file that is open, and later files.
         full = os.open("/dev/full", os.O_WRONLY)
         file = processes._capture._sampler._file
         print(processes._capture._sampler._num_lines)
         os.dup2(full, file.descriptor())
-        file._identity = file._file_identity()
+        file._identity = file_identity(full)
         opened = os.open
         os.open = lambda path, *args: (
             os.dup(full) if str(path).endswith(".samples.jsonl") else opened(path, *args)
