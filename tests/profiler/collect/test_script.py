@@ -242,11 +242,14 @@ def test_a_closed_terminal_and_a_request_for_a_core_dump_reach_the_script(tmp_pa
         tmp_path,
         """
         import signal, time
+        numbers = []
         for name in ("SIGHUP", "SIGQUIT"):
-            signal.signal(getattr(signal, name), lambda number, _: print(number, flush=True))
+            signal.signal(getattr(signal, name), lambda number, _: numbers.append(number))
         print("ready", flush=True)
-        for _ in range(2):
-            signal.pause()
+        for k in range(2):
+            while len(numbers) <= k:
+                time.sleep(0.01)
+            print(numbers[k], flush=True)
         """,
     )
     child = subprocess.Popen(
