@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import time
 from collections.abc import Iterable, Set
@@ -10,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from hotloop.base.owned_file import OwnedFile
 from hotloop.base.redaction import redacted
 
 _IMPORTED_AT = time.monotonic()
@@ -81,16 +81,6 @@ class CoreTimes(NamedTuple):
     queued_ns: int
 
 
-def file_identity(descriptor: int) -> tuple[int, int]:
-    """Return what identifies the file of a descriptor. Raise OSError if it is closed.
-
-    A program that becomes a daemon closes all descriptors, and the next file that it opens may get
-    the number of one of hotloop's. hotloop must neither use nor close that file.
-    """
-    status = os.fstat(descriptor)
-    return status.st_dev, status.st_ino
-
-
 class ThreadTimes:
     """A reader of the scheduler times of this process's threads, at some 2 µs per thread.
 
@@ -98,19 +88,16 @@ class ThreadTimes:
     """
 
     def __init__(self) -> None:
-        self._files: dict[int, tuple[int, tuple[int, int]]] = {}  # descriptor and its file
+        self._files: dict[int, OwnedFile] = {}
 
     def read(self, thread: int) -> CoreTimes | None:
         """Return the times of the thread with this native id, None if it ended or is unknown."""
         try:
             if thread not in self._files:
-                path = f"/proc/self/task/{thread}/schedstat"
-                file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-                self._files[thread] = file, file_identity(file)
-            file, identity = self._files[thread]
-            if file_identity(file) != identity:
-                raise OSError(errno.EBADF, "the program has closed it")
-            on_core, queued, _ = os.pread(file, 64, 0).split()
+                file = OwnedFile()
+                file.open(f"/proc/self/task/{thread}/schedstat", os.O_RDONLY)
+                self._files[thread] = file
+            on_core, queued, _ = os.pread(self._files[thread].descriptor(), 64, 0).split()
         except (OSError, ValueError):
             self.forget(thread)
             return None
@@ -123,10 +110,8 @@ class ThreadTimes:
 
     def forget(self, thread: int) -> None:
         """Close the file of a thread."""
-        file, identity = self._files.pop(thread, (-1, (0, 0)))
-        with suppress(OSError):
-            if file_identity(file) == identity:
-                os.close(file)
+        if thread in self._files:
+            self._files.pop(thread).close()
 
     def close(self) -> None:
         """Close all files."""

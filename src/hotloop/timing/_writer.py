@@ -11,7 +11,6 @@ handles the signal of a truncated map; without it, truncating a file ends its pr
 from __future__ import annotations
 
 import contextlib
-import errno
 import mmap
 import os
 import re
@@ -27,7 +26,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hotloop.base.processes import boot_id, file_identity, process_start
+from hotloop.base.owned_file import OwnedFile
+from hotloop.base.processes import boot_id, process_start
 from hotloop.timing import _format as fmt
 from hotloop.timing._format import Kind
 
@@ -35,8 +35,6 @@ try:
     from hotloop.timing import _recorder
 except ImportError:
     _recorder: Any = None
-
-CLOSED = "the program has closed its descriptor"
 
 
 def _reserve(fd: int, offset: int, size: int) -> None:
@@ -47,53 +45,6 @@ def _reserve(fd: int, offset: int, size: int) -> None:
     zeros = bytes(65536)
     for position in range(offset, offset + size, len(zeros)):
         os.pwrite(fd, zeros, position)
-
-
-class OwnedFile:
-    """A file descriptor that checks before each use that it still refers to the same file."""
-
-    def __init__(self) -> None:
-        self._descriptor = -1
-        self._identity = (0, 0)
-
-    def __bool__(self) -> bool:
-        return self._descriptor >= 0
-
-    def create(self, directory: Path, stem: str, suffix: str, access: int) -> Path:
-        """Create a new file and return its path.
-
-        Args:
-            directory: an existing directory.
-            stem, suffix: parts of the name. If the file exists: `<stem>-2<suffix>`, and so on.
-            access: os.O_RDWR or os.O_WRONLY, with further flags if needed.
-        """
-        flags = access | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        path = directory / (stem + suffix)
-        attempt = 1
-        while True:
-            try:
-                self._descriptor = os.open(path, flags, 0o644)
-                break
-            except FileExistsError:
-                attempt += 1
-                path = directory / f"{stem}-{attempt}{suffix}"
-        self._identity = file_identity(self._descriptor)
-        return path
-
-    def descriptor(self) -> int:
-        """Return the descriptor. Raise OSError if it was closed or refers to another file."""
-        try:
-            if self._descriptor >= 0 and file_identity(self._descriptor) == self._identity:
-                return self._descriptor
-        except OSError:
-            pass
-        raise OSError(errno.EBADF, CLOSED)
-
-    def close(self) -> None:
-        """Close the file if the descriptor still refers to it."""
-        with contextlib.suppress(OSError):
-            os.close(self.descriptor())
-        self._descriptor = -1
 
 
 class Segment:

@@ -648,8 +648,8 @@ def test_a_full_disk_warns_once(tmp_path) -> None:
         tmp_path,
         """
         import os, time
+        from hotloop.base.owned_file import file_identity
         from hotloop.profiler.collect import processes
-        from hotloop.timing._writer import file_identity
 
         # The file that is open, and later files.
         full = os.open("/dev/full", os.O_WRONLY)

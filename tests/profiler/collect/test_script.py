@@ -12,6 +12,7 @@ import sys
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -33,6 +34,21 @@ def profile(
     command = [sys.executable, "-m", "hotloop", "profile", "--out", str(directory / name)]
     result = run([*command, *target], directory, **variables)
     return result, read(directory / name)
+
+
+def start_command(out: str, script: Path) -> tuple[subprocess.Popen[str], IO[str]]:
+    """Start `hotloop profile` as a terminal does. Return it and its output after "ready"."""
+    child = subprocess.Popen(
+        [sys.executable, "-m", "hotloop", "profile", "--out", out, str(script)],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "ready\n"
+    return child, child.stdout
 
 
 def run_both(
@@ -215,18 +231,9 @@ def test_an_interrupted_script(tmp_path) -> None:
         """,
     )
     out = str(tmp_path / "profile")
-    child = subprocess.Popen(
-        [sys.executable, "-m", "hotloop", "profile", "--out", out, str(script)],
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert child.stdout is not None
-    assert child.stdout.readline() == "ready\n"
+    child, output = start_command(out, script)
     os.kill(child.pid, signal.SIGUSR1)  # as a cluster does, which knows this process alone
-    assert child.stdout.readline() == "warned\n"
+    assert output.readline() == "warned\n"
     os.killpg(child.pid, signal.SIGINT)  # as a terminal does
     stdout, stderr = child.communicate(timeout=200)
     assert stdout == "cleaned\n"
@@ -252,18 +259,9 @@ def test_a_closed_terminal_and_a_request_for_a_core_dump_reach_the_script(tmp_pa
             print(numbers[k], flush=True)
         """,
     )
-    child = subprocess.Popen(
-        [sys.executable, "-m", "hotloop", "profile", "--out", str(tmp_path / "p"), str(script)],
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert child.stdout is not None
-    assert child.stdout.readline() == "ready\n"
+    child, output = start_command(str(tmp_path / "p"), script)
     os.kill(child.pid, signal.SIGHUP)
-    assert child.stdout.readline() == f"{signal.SIGHUP:d}\n"
+    assert output.readline() == f"{signal.SIGHUP:d}\n"
     os.killpg(child.pid, signal.SIGQUIT)
     assert child.communicate(timeout=200)[0] == f"{signal.SIGQUIT:d}\n"
     assert child.returncode == 0

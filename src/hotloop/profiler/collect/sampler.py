@@ -34,6 +34,7 @@ from hotloop.base import processes
 from hotloop.base.cores import available_cores
 from hotloop.base.import_hooks import is_being_imported
 from hotloop.base.line_checksums import LineChecksums
+from hotloop.base.owned_file import CLOSED, OwnedFile
 from hotloop.base.processes import boot_id, process_start
 from hotloop.base.redaction import redacted
 from hotloop.base.signals import blocked_signals
@@ -43,7 +44,6 @@ from hotloop.profiler.collect.stacks import StackIndex, _ticker
 from hotloop.profiler.collect.tally import Tally
 from hotloop.timing import _control
 from hotloop.timing._totals import totals
-from hotloop.timing._writer import CLOSED, OwnedFile
 
 try:  # at once, since the program may have a module of this name
     import ctypes
