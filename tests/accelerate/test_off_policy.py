@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import io
-import pickle
 from functools import partial
 from typing import Any
 
+import cloudpickle
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -207,6 +208,8 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     )
     for name, (env, options) in cases.items()
 }
+if "n_steps" not in inspect.signature(SAC).parameters:  # Stable-Baselines3 before 2.7
+    CASES = {name: case for name, case in CASES.items() if "n_steps" not in case[2]}
 # `make test-slow` has all cases, with more updates.
 QUICK_CASES = [
     *("SAC-defaults", "SAC-n_critics_3", "SAC-gsde", "SAC-her", "SAC-images"),
@@ -278,7 +281,7 @@ def assert_equal(original: Any, accelerated: Any, tolerance: float = 1e-4) -> No
 @pytest.mark.parametrize(
     ("name", "num_calls"),
     [
-        *((name, 3) for name in QUICK_CASES),
+        *((name, 3) for name in QUICK_CASES if name in CASES),
         *(pytest.param(name, 20, marks=pytest.mark.slow) for name in CASES),
     ],
 )
@@ -380,7 +383,8 @@ def test_files_are_those_of_the_original(cls: Any, env: Any) -> None:
 def test_a_copy_is_independent() -> None:
     model = twins(SAC, RandomEnv)[1]
     model.learn(60)
-    duplicate = pickle.loads(pickle.dumps(model))
+    # As `model.save`: schedules of Stable-Baselines3 before 2.7 are functions without a name.
+    duplicate = cloudpickle.loads(cloudpickle.dumps(model))
     assert type(duplicate) is type(model)
     assert duplicate._hotloop is None
     assert torch.equal(flat(duplicate), flat(model))
