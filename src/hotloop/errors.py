@@ -119,14 +119,22 @@ class NonFiniteUpdate(NonFiniteError):
     Attributes:
         names: The quantities that are not finite.
         update: Number of the update within the iteration, from 1.
-        batch: The update's batch, arrays by field name.
+        batch: The update's batch, arrays by field name. Empty if it was overwritten.
+        stored: Other stored transitions, if the batch was overwritten.
     """
 
-    def __init__(self, names: Sequence[str], update: int, batch: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        names: Sequence[str],
+        update: int,
+        batch: Mapping[str, Any],
+        stored: Mapping[str, Any] | None = None,
+    ) -> None:
         super().__init__(f"update {update} gave NaN or infinity in {', '.join(names)}")
         self.names = names
         self.update = update
         self.batch = batch
+        self.stored = stored or {}
 
 
 def install_command(extras: str) -> str:

@@ -288,7 +288,10 @@ def test_large_observations_are_the_cause_of_nan_in_a_network():
         assert advice_for_non_finite({"obs": obs}) == usual
     advice = advice_for_non_finite({"obs": np.array([[0.0, -1.7e18]], np.float32)})
     assert advice.startswith("scale the observations, which are as large as 1.7e+18,")
+    batch = {"obs": np.array([[0.0, -1.7e18]], np.float32)}
+    assert advice_for_non_finite(batch, is_scaled=True) == usual
     # The batch of an off-policy update may be lost.
+    assert advice_for_non_finite({}, stored=batch) == advice
     assert "the scale of the observations and of the rewards" in advice_for_non_finite({})
 
 

@@ -954,6 +954,16 @@ def test_overwritten_batch_is_not_saved(tmp_path):
     assert not (tmp_path / "run" / "nonfinite_batch.safetensors").exists()
 
 
+@pytest.mark.filterwarnings("ignore:.*numbers as large as 1e.20")
+def test_large_observations_are_named_though_the_batch_was_overwritten(tmp_path):
+    factory = lambda: gymnasium.wrappers.TransformObservation(  # noqa: E731
+        toy_envs.ReachTheTarget(), lambda obs: obs * 0 + np.float32(1e20), None
+    )
+    message = r"scale the observations, which are as large as 1e\+20, .* was overwritten since"
+    with pytest.raises(NonFiniteError, match=message):
+        train(td3, tmp_path, factory, buffer_size=16, learning_starts=16, policy_frequency=1000)
+
+
 @each_algorithm
 def test_parameters_that_are_not_finite_are_never_published(tmp_path, monkeypatch, algorithm):
     """The last update of an iteration may produce values that no loss has used yet."""

@@ -155,15 +155,22 @@ def warn_of_coarse_numbers(
         )
 
 
-def advice_for_non_finite(batch: Mapping[str, Any]) -> str:
-    """Return the advice if an update on a batch of arrays, by name, gave NaN or infinity."""
-    if not batch:
-        return (
-            "check the scale of the observations and of the rewards (`normalize_obs` scales "
-            "observations), and lower the learning rate"
-        )
-    obs = batch.get("obs")
-    if isinstance(obs, np.ndarray) and obs.dtype.kind == "f":
+def advice_for_non_finite(
+    batch: Mapping[str, Any],
+    *,
+    stored: Mapping[str, Any] | None = None,
+    is_scaled: bool = False,
+) -> str:
+    """Return the advice if an update gave NaN or infinity.
+
+    Args:
+        batch: the update's raw batch, arrays by name, empty if it is lost.
+        stored: other transitions, if the batch is lost.
+        is_scaled: whether the networks receive scaled observations, so that large ones do no harm.
+    """
+    rows = batch or stored or {}
+    obs = rows.get("obs")
+    if isinstance(obs, np.ndarray) and obs.dtype.kind == "f" and not is_scaled:
         largest = np.abs(obs).max(initial=0.0)
         if largest >= _COARSE:
             return (
@@ -171,9 +178,11 @@ def advice_for_non_finite(batch: Mapping[str, Any]) -> str:
                 "or set `normalize_obs`"
             )
     # NaN of a policy would have ended the run earlier, so NaN in the returns is an overflow.
-    rewards = batch.get("reward", batch.get("returns", np.zeros(1)))
+    rewards = rows.get("reward", rows.get("returns", np.zeros(1)))
     if not (np.abs(rewards) < _SQUARE_OVERFLOWS).all():
         return "scale the rewards down in the environment: the square of their sums exceeds float32"
+    if not batch:
+        return "check the scale of the observations and of the rewards, and lower the learning rate"
     return "lower the learning rate, and check the scale of the rewards"
 
 

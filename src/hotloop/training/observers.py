@@ -240,8 +240,9 @@ class Observers:
         if error.batch:
             path = self._run.directory.save_arrays("nonfinite_batch", error.batch)
             note = f"its batch is saved in {path}"
+        is_scaled = self._stages.policy.snapshot.obs_scale is not None
+        advice = advice_for_non_finite(error.batch, stored=error.stored, is_scaled=is_scaled)
         return NonFiniteError(
             f"losses and parameters must be finite, but update {error.update} of iteration "
-            f"{iteration} gave NaN or infinity in {', '.join(error.names)}: "
-            f"{advice_for_non_finite(error.batch)}; {note}"
+            f"{iteration} gave NaN or infinity in {', '.join(error.names)}: {advice}; {note}"
         )

@@ -465,6 +465,11 @@ class ReplayStages:
             number, names = bad
             index = self._unchecked[number - 1 - (learner.num_updates - len(self._unchecked))]
             number -= self._first_update
-            raise NonFiniteUpdate(names, number, self._replay.stored_rows(index))
+            rows, stored = self._replay.stored_rows(index), {}
+            if not rows:
+                added = self._replay.counters()[0]
+                newest = np.arange(max(0, added - self._config.batch_size), added)
+                stored = self._replay.stored_rows(newest)
+            raise NonFiniteUpdate(names, number, rows, stored)
         self._unchecked.clear()
         learner.metrics.accumulate()
