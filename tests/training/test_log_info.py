@@ -1,10 +1,12 @@
 import warnings
+from types import SimpleNamespace
 
 import pytest
 
 from hotloop.algorithms import dqn, ppo
 from hotloop.errors import ConfigError
 from hotloop.runs import RunDirectory
+from hotloop.training.reporting import Reporter
 from tests.episode_info_envs import ReportsInfo
 
 KINDS = {
@@ -71,3 +73,12 @@ def test_no_episode_info_without_info(tmp_path):
 def test_invalid_names_are_refused(log_info):
     with pytest.raises(ConfigError, match="`log_info` must name up to 16 keys of `info`"):
         ppo.Config(log_info=log_info)
+
+
+def test_secrets_in_names_of_metrics_are_masked(tmp_path, monkeypatch):
+    """Names of metrics come from algorithms of users, and their values are numbers."""
+    monkeypatch.setenv("HF_TOKEN", "hf_planted5555555")
+    lines = []
+    reporter = Reporter(SimpleNamespace(path=tmp_path, log=lines.append), None)
+    reporter.log(1, {"loss of hf_planted5555555": 1.0, "value_loss": 2.0})
+    assert lines == [{"loss of ***": 1.0, "value_loss": 2.0}]

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from hotloop import timing
 from hotloop.base.crowding import Crowding
+from hotloop.base.redaction import secret_variable, without_secrets
 from hotloop.errors import RunDirectoryError
 from hotloop.learner import Execution
 from hotloop.policies import Network, TrainedPolicy
@@ -125,7 +126,12 @@ class Reporter:
         return line
 
     def log(self, timesteps: int, line: dict[str, Any]) -> None:
-        """Write a line of metrics, and send it to the trackers."""
+        """Write a line of metrics, and send it to the trackers.
+
+        Secrets in the names of metrics are masked.
+        """
+        if secret_variable("\n".join(line)) is not None:
+            line = {without_secrets(name): value for name, value in line.items()}
         self._run.log(line)
         if self._trackers is not None:
             self._trackers.log(timesteps, line)

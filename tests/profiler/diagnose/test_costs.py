@@ -937,6 +937,35 @@ def test_a_function_that_is_compiled_once_starts(tmp_path, compiling, running, r
 
 
 @pytest.mark.parametrize(
+    ("compiling", "is_repeated"), [((90, 90, 90, 90, 90, 0, 0), False), ((80,) * 8, True)]
+)
+def test_later_calls_may_stand_on_another_line(tmp_path, compiling, is_repeated):
+    program = Program(
+        tmp_path,
+        """
+        import torch
+        f, x = torch.compile(torch.sin), torch.zeros(9)
+        def run(call):
+            call()
+            while True:
+                again = call()
+        run(lambda: f(x))
+        """,
+    )
+    running = [90 - count for count in compiling]
+    top, call = ("<module>", "run(lambda: f(x))"), ("<lambda>", "run(lambda: f(x))")
+    program.at(top, ("run", "call()"), call, below=(CALL, CONVERT), seconds=sum(compiling) / 100)
+    program.at(top, ("run", "again = call()"), call, below=(CALL,), seconds=sum(running) / 100)
+    example = program.session()
+    example.main.periods = [
+        period(i + 1.0, by_stack={0: a, 1: b})
+        for i, (a, b) in enumerate(zip(compiling, running, strict=True))
+    ]
+    rules = [diagnosis.rule for diagnosis in diagnose(example)]
+    assert ("compiles-again" in rules) == is_repeated
+
+
+@pytest.mark.parametrize(
     ("compiling", "running", "rules"),
     [
         ((0, 70, 90, 90, 80, 0, 0, 0), (0, 2, 1, 1, 10, 90, 90, 90), []),

@@ -20,7 +20,7 @@ from hotloop.profiler.diagnose.evidence import Evidence, SampleRow, user_positio
 from hotloop.profiler.diagnose.limits import LIMITS
 from hotloop.profiler.diagnose.merging import merge_alike, merge_by_caller, merge_by_function
 from hotloop.profiler.diagnose.wrappers import class_name
-from hotloop.profiler.session import Frame, ProfiledProcess
+from hotloop.profiler.session import Frame, ProfiledProcess, Stack, is_library
 from hotloop.profiler.session.stages import CodeLine
 from hotloop.profiler.session.sums import ranked, sums
 
@@ -139,15 +139,22 @@ class Costs:
 
     def _runs_after(self, compilation: Cost, evidence: Evidence) -> bool:
         """Return whether a line is compiled first, and then runs without another compilation."""
-        compiling = {row.sample.stack for row in compilation.rows if row.process is self._main}
+        rows = [row for row in compilation.rows if row.process is self._main]
+        compiling = {row.sample.stack for row in rows}
+        # A lambda or function that makes the call may itself be called first on one line, and
+        # later on another.
+        innermost = {_innermost_line(row.stack) for row in rows} - {None}
         running = {
             row.sample.stack
             for row in evidence.rows_of(self._main)
             if row.stage != "import"
             and row.sample.stack not in compiling
-            and any(
-                position.frame == compilation.function and position.line in compilation.block
-                for position in user_positions(row.stack)
+            and (
+                not innermost.isdisjoint(zip(row.stack.frames, row.stack.lines, strict=True))
+                or any(
+                    position.frame == compilation.function and position.line in compilation.block
+                    for position in user_positions(row.stack)
+                )
             )
         }
         at = np.flatnonzero(self._counts(compiling))
@@ -157,6 +164,12 @@ class Costs:
         before, after = counts[: at[-1]].sum(), counts[at[-1] :].sum()
         # The first calls may compile again for other shapes.
         return bool(after >= max(3, 4 * before))
+
+
+def _innermost_line(stack: Stack) -> tuple[Frame, int] | None:
+    """Return the innermost frame and line outside of libraries, or None."""
+    lines = zip(reversed(stack.frames), reversed(stack.lines), strict=True)
+    return next(((frame, line) for frame, line in lines if not is_library(frame)), None)
 
 
 def costs_of(rows: list[SampleRow]) -> list[Cost]:
