@@ -711,6 +711,22 @@ def test_lock_waits_are_reported_where_the_lock_is_taken(tmp_path):
     assert program.line("with lock:") in [place.line for place in first.places]
 
 
+def test_a_compiled_function_that_waits_for_its_own_threads_holds_no_lock(tmp_path):
+    program = Program(
+        tmp_path,
+        """
+        import numba
+        @numba.njit(parallel=True)
+        def total(x):
+            return x.sum()
+        while True:
+            y = total(x)
+        """,
+    )
+    program.at(("<module>", "y = total(x)"), seconds=4, blocked="lock")
+    assert "lock" not in [diagnosis.rule for diagnosis in program.diagnoses()]
+
+
 def test_waiting_for_a_future_is_reported_by_line(tmp_path):
     text = TRAIN.replace("total = slow(obs)", "total = pool.submit(slow, obs).result()")
     program = healthy(Program(tmp_path, text))

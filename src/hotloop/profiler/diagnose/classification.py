@@ -223,6 +223,8 @@ class Program:
                 return causes.WAITING_FOR_OTHERS
             if wait == "lock" and source.imports(file, "jax") and "acquire" not in called:
                 return "networks"  # JAX waits for a result
+            if wait == "lock" and called & source.compiled_names(file):
+                return "networks"  # a compiled function waits for its own threads
             if not is_parallel:  # otherwise threads of torch and XLA compute meanwhile
                 return causes.for_wait(wait)
         # Recognize networks and compiled functions.
