@@ -276,15 +276,15 @@ def test_rewinding_keeps_large_files_in_place(tmp_path):
 
 
 def test_the_newest_intact_checkpoint_is_named(tmp_path):
-    checkpoints = Checkpoints(tmp_path / "run" / "checkpoints")
-    (tmp_path / "run").mkdir()
+    checkpoints = Checkpoints(tmp_path / "a run" / "checkpoints")
+    (tmp_path / "a run").mkdir()
     for step in (1, 2, 3, 4):
         checkpoints.save(checkpoint(step), keep=9)
     for step, name in ((4, "policy.safetensors"), (3, "state.json"), (2, "learner.safetensors")):
         path = checkpoints.path / f"step-{step:012}" / name
         path.write_bytes(path.read_bytes()[:-2])
     intact = "step-000000000001"
-    message = f"newest intact one is {intact}, .*hotloop resume .*run --checkpoint {intact}"
+    message = f"newest intact one is {intact}, .*hotloop resume '.*/a run' --checkpoint {intact}"
     for load in (checkpoints.load, checkpoints.load_policy):
         with pytest.raises(CheckpointError, match=message):
             load()

@@ -313,15 +313,16 @@ def test_a_checkpoint_link_must_name_a_neighbour(tmp_path, target):
 def test_a_removed_directory_is_not_recreated(tmp_path, is_moved, is_replaced):
     run = create(tmp_path)
     run.lock()
-    run.path.rename(tmp_path / "new")
+    new = tmp_path / "a new name"
+    run.path.rename(new)
     if not is_moved:
-        for path in (tmp_path / "new").iterdir():
+        for path in new.iterdir():
             path.unlink()
-        (tmp_path / "new").rmdir()
+        new.rmdir()
     if is_replaced:
         run.path.mkdir()
         (run.path / "precious").write_text("")
-    message = r"was moved to .*new: `hotloop resume .*new`" if is_moved else "was deleted"
+    message = r"was moved to .*: `hotloop resume '.*/a new name'`" if is_moved else "was deleted"
     line = {"iteration": 1, "timesteps": 1, "episode_returns": []}
     for write in (lambda: run.write_json("x.json", {}), lambda: run.log(line)):
         with pytest.raises(RunDirectoryError, match=message):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -229,7 +230,7 @@ def plan_sweep(
         raise ConfigError(
             f"{results.path} has another sweep, of {stored.algorithm} over "
             f"{', '.join(stored.space) or 'seeds'}: pass another `--file`, or continue that sweep "
-            f"with `hotloop sweep resume {results.path}`"
+            f"with `hotloop sweep resume {shlex.quote(str(results.path))}`"
         )
     # A resumed sweep keeps its number of runs per update, on which compiling depends.
     return replace(plan, runs_per_update=stored.runs_per_update), reason

@@ -21,6 +21,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -351,7 +352,7 @@ class Checkpoints:
     def _damaged_error(self, name: str, error: Exception) -> CheckpointError:
         reason = str(error) if isinstance(error, _Damaged) else f"{type(error).__name__}: {error}"
         intact = self._newest_intact(other_than=self._find(name))
-        run = self.path.parent
+        run = shlex.quote(str(self.path.parent))
         advice = (
             f"the newest intact one is {intact}, use it with `--checkpoint {intact}` "
             f"(`hotloop resume {run} --checkpoint {intact}` continues from it)"

@@ -8,6 +8,7 @@ import fcntl
 import json
 import math
 import os
+import shlex
 import shutil
 import sys
 import time
@@ -244,9 +245,8 @@ class RunDirectory:
             moved = Path(os.readlink(f"/proc/self/fd/{descriptor}")).parent
             status = os.stat(moved)
             if (status.st_dev, status.st_ino) == self._identity:
-                problem = (
-                    f"moved to {moved}: `hotloop resume {moved}` continues from its last checkpoint"
-                )
+                command = f"hotloop resume {shlex.quote(str(moved))}"
+                problem = f"moved to {moved}: `{command}` continues from its last checkpoint"
         raise RunDirectoryError(f"during the run, the directory {self.path} was {problem}")
 
     def resume(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -105,7 +106,7 @@ def reopen(config: AnyConfig, path: Path, *, algorithm: str, env: str) -> Opened
     if stored["algorithm"] != algorithm:
         raise ConfigError(
             f"{folder} is a run of {stored['algorithm']}, got {algorithm}: resume it with "
-            f"`hotloop resume {folder}`"
+            f"`hotloop resume {shlex.quote(str(folder))}`"
         )
     if stored["env_id"] != env:
         raise CheckpointError(
