@@ -533,6 +533,38 @@ def test_processes_that_are_started_again_and_again(
         assert "Start them once, before the loop" in cost.advice
 
 
+GAMES = """
+    def ask(game, move):
+        game.stdin.write(move)
+        return game.stdout.readline()
+
+    def play(seed):
+        game = subprocess.Popen(["game"], stdin=PIPE, stdout=PIPE)
+        state = ask(game, "new")
+        for _ in range(10):
+            state = ask(game, "left")
+        return state
+
+    for seed in range(100):
+        play(seed)
+"""
+
+
+def test_the_first_wait_for_a_program_belongs_to_its_start(tmp_path):
+    program = Program(tmp_path, GAMES)
+    play = ("<module>", "play(seed)")
+    starts = f"Popen._execute_child ({PYTHON}/subprocess.py:1883)"
+    reads = ("ask", "return game.stdout.readline()")
+    program.at(play, ("play", "game = subprocess.Popen("), below=(starts,), seconds=1)
+    program.at(play, ("play", 'state = ask(game, "new")'), reads, seconds=6, blocked="pipe")
+    program.at(play, ("play", 'state = ask(game, "left")'), reads, seconds=3, blocked="pipe")
+    first, rest = program.diagnoses()
+    assert (first.rule, first.wait) == ("subprocess", "child")
+    assert first.places[0].line == program.line("game = subprocess.Popen(")
+    assert first.gain == pytest.approx(10 / 3)
+    assert (rest.rule, rest.gain) == ("line", pytest.approx(10 / 7))
+
+
 def test_the_main_loop_is_not_removable(tmp_path):
     program = Program(
         tmp_path,

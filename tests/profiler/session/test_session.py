@@ -421,6 +421,23 @@ def test_processes_without_a_recording_are_listed() -> None:
     ]
 
 
+def test_samples_are_counted_by_period_beside_processes_without_a_recording() -> None:
+    place = ["main", "/x.py", 1]
+    merged = merge(
+        [],
+        [
+            samples(
+                line(
+                    1.0, places=[place], stacks=[[[0], [1]]], paths=[[]],
+                    counts=[[100, 0, 0, 60, 0, 0, ns(0.6)]], others=[[102, 100, "game", 7]],
+                ),
+                line(2.0, counts=[[100, 0, 0, 40, 0, 0, ns(0.4)]]),
+            )
+        ],
+    )  # fmt: skip
+    assert [dict(period.by_stack) for period in merged.main.periods] == [{0: 60}, {0: 40}]
+
+
 def test_listed_commands_belong_to_the_program() -> None:
     """Forks are listed by the script's command, and processes of multiprocessing are left out."""
     command = (

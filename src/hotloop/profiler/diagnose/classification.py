@@ -42,6 +42,7 @@ from hotloop.profiler.diagnose.evidence import (
     user_positions,
 )
 from hotloop.profiler.diagnose.limits import LIMITS
+from hotloop.profiler.diagnose.program_starts import with_starts
 from hotloop.profiler.diagnose.wrappers import WrapperFinder
 from hotloop.profiler.session import Frame, Stack, is_library
 from hotloop.profiler.session.catalogues import is_in
@@ -72,6 +73,7 @@ class Program:
     """
 
     def __init__(self, rows: list[SampleRow], evidence: Evidence | None = None) -> None:
+        rows = with_starts(rows)
         self.rows = [row for row in map(_without_lock_wait, rows) if row.sample.elapsed_ns]
         whole = sum(row.ns for row in rows) or 1.0
         self.loop_ns = whole - sum(row.ns for row in self.rows if row.stage == "import")

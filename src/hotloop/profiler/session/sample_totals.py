@@ -183,10 +183,10 @@ def _add_periods(totals: SampleTotals, file: Samples) -> None:
             executed = period.get("executed", {}).get("command", [])
             if not all(isinstance(text, str) for text in executed):
                 raise TypeError("`executed` must have a command of texts")
-            for pid, parent_pid, command, cpu_ns in period.get("others", ()):
-                if [*map(type, (pid, parent_pid, command, cpu_ns))] != [int, int, str, int]:
+            for other in map(UnrecordedProcess._make, period.get("others", ())):
+                if [*map(type, other)] != [int, int, str, int]:
                     raise TypeError("`others` must be three numbers and a command each")
-                totals.descendants[pid] = UnrecordedProcess(pid, parent_pid, command, cpu_ns)
+                totals.descendants[other.pid] = other
             totals.last_period = period
     finally:
         totals.samples = [
