@@ -837,6 +837,20 @@ def test_scoring_episodes_beside_training_is_an_evaluation(tmp_path):
     assert first.places[0].line == program.line("mean = score(env, agent)")
 
 
+def test_fields_of_a_batch_are_converted_by_one_change(tmp_path):
+    """Comprehensions in consecutive lines are one cost, even if each alone has no gain."""
+    fields = [f"{name} = [float(row[{i}]) for row in batch]" for i, name in enumerate("abc")]
+    line = "picked = rng.choice(rewards, p=weights)\n"
+    text = TRAIN.replace(line, "\n            ".join([*fields, line]))
+    program = healthy(Program(tmp_path, text))
+    main = ("<module>", "train(env, agent, [])")
+    for field in fields:
+        program.at(main, ("train", field), seconds=2)
+    (cost,) = (cost for cost in program.diagnoses() if not cost.is_rebuild)
+    assert (cost.rule, cost.gain) == ("python-loop", pytest.approx(1.6))
+    assert {program.line(field) for field in fields} < {place.line for place in cost.places}
+
+
 def test_one_state_at_a_time_in_a_comprehension(tmp_path):
     text = TRAIN.replace("action = agent(step)", "action = [agent(one) for one in obs]")
     program = healthy(

@@ -675,6 +675,15 @@ def test_one_sync_per_update_has_no_gain(script):
     assert (diagnosis.rule, diagnosis.gain, diagnosis.confidence) == ("host-sync", None, 0.4)
 
 
+def test_a_comprehension_over_a_tensor_is_a_host_sync(script):
+    """Its iteration, in torch's Python code, counts as well. Calls of networks do not."""
+    text = UPDATE.replace("self.error[i].item()", "[float(x) for x in self.error[i]]")
+    for file, rule in (("_tensor.py", "host-sync"), ("nn/modules/linear.py", None)):
+        inside = f"__iter__ ({TORCH}/{file}:100)"
+        found = apply(networks.host_syncs, updating(script(text), 4, 4, inside))
+        assert getattr(found, "rule", None) == rule
+
+
 def test_no_host_syncs(script):
     file = script(UPDATE)
     assert apply(networks.host_syncs, updating(file, 4, 0.5)) is None

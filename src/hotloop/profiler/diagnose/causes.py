@@ -151,8 +151,6 @@ RENDERING = _BY_NAME["rendering"]
 WAITING_FOR_OTHERS = _BY_NAME["waits-for-others"]
 WALKED_EACH_STEP = _BY_NAME["walked-each-step"]
 WRAPPERS = _BY_NAME["wrapper"]
-# Names of calls that create processes, for waits in the same function.
-PROCESS_MAKERS = frozenset(("Process", "Pool", "ProcessPoolExecutor", "AsyncVectorEnv"))
 
 
 @cache

@@ -47,7 +47,6 @@ from hotloop.profiler.diagnose.wrappers import WrapperFinder
 from hotloop.profiler.session import Frame, Stack, is_library
 from hotloop.profiler.session.catalogues import is_in
 from hotloop.profiler.session.purpose import is_environment
-from hotloop.profiler.session.syntax import source_cache
 
 # Calls that a loop over elements does not contain.
 _TRAINING_CALLS = {"step", "reset", "backward"}
@@ -73,13 +72,13 @@ class Program:
     """
 
     def __init__(self, rows: list[SampleRow], evidence: Evidence | None = None) -> None:
-        rows = with_starts(rows)
+        self._restarts_processes = evidence is not None and evidence.restarts_processes
+        rows = with_starts(rows, restarts_processes=self._restarts_processes)
         self.rows = [row for row in map(_without_lock_wait, rows) if row.sample.elapsed_ns]
         whole = sum(row.ns for row in rows) or 1.0
         self.loop_ns = whole - sum(row.ns for row in self.rows if row.stage == "import")
         self._busy_by_file: dict[str, set[source.CodeBlock]] = {}
         self.wrappers = WrapperFinder(rows)
-        self._restarts_processes = evidence is not None and evidence.restarts_processes
         # Sum up the time of each line: below it in total, in environments and in networks.
         driving: dict[CodePosition, float] = {}
         in_networks: dict[CodePosition, float] = {}
@@ -202,13 +201,7 @@ class Program:
             cause = causes.DEBUG_MODE
         if wrapper is not None and is_library(wrapper.frame) and cause is causes.COPYING:
             cause = causes.WRAPPERS  # the user can't change a library
-        is_start = self._restarts_processes and any(
-            is_in("process_starts", frame) for frame in inner
-        )
-        # `rows` has no waits in which other processes work, so the waits here are for new
-        # processes.
-        waits = self._restarts_processes and is_blocked
-        if is_start or (waits and _made_in_function(at) & causes.PROCESS_MAKERS):
+        if self._restarts_processes and libraries.calls_into(row, "process_starts"):
             cause = causes.PROCESSES
         cause = cause or causes.for_stage(row.stage)
         if cause is not None:
@@ -356,8 +349,11 @@ class Program:
             return None
         if source.names_called(file, loop) & _TRAINING_CALLS:
             return None
-        outer = source.loop_around(file, loop.first - 1)
-        is_within = outer is not None and loop.last <= outer.last and outer.first >= function.first
+        is_within = any(
+            outer.first >= function.first
+            for outer in source.loops_around(file, line)
+            if outer.first < loop.first or outer.last > loop.last
+        )
         if at.frame in self.main_functions and not is_within:
             return None
         return loop if self._is_self_time(at.frame, loop) else None
@@ -443,9 +439,3 @@ def _without_lock_wait(row: SampleRow) -> SampleRow:
     return row._replace(
         sample=sample._replace(elapsed_ns=elapsed_ns, on_core_ns=on_core_ns, waits=waits)
     )
-
-
-@source_cache(65536)
-def _made_in_function(at: CodePosition) -> frozenset[str]:
-    file = at.frame.file
-    return source.names_called(file, source.function_around(file, at.line))

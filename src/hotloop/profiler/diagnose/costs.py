@@ -255,7 +255,8 @@ def _function_costs(program: Program, frame: Frame, rows: list[SampleRow]) -> li
         block = loop or source.statement_at(frame.file, at.line)
         by_block.setdefault(block, []).append(row)
     found: list[Cost] = []
-    for block, block_rows in by_block.items():
+    for block in sorted(by_block, key=lambda block: block.first):
+        block_rows = by_block[block]
         names = source.names_called(frame.file, _largest_statement(block_rows))
         cause = causes.for_calls(names)
         if block in loops:
@@ -264,6 +265,16 @@ def _function_costs(program: Program, frame: Frame, rows: list[SampleRow]) -> li
             cause.is_sure or not _is_confirmed(program, cause, frame.file, block_rows)
         ):
             cause = None  # names alone do not establish this cause, see `Program.classify`
+        if (
+            cause is not None
+            and found
+            and cause is found[-1].cause
+            and source.are_consecutive(frame.file, found[-1].block, block)
+        ):
+            # A batch is converted field by field. One change removes all of these lines.
+            first = found.pop()
+            block = source.CodeBlock(first.block.first, block.last)
+            block_rows = [*first.rows, *block_rows]
         found.append(Cost(cause, frame, block, block_rows))
     function = source.function_around(frame.file, user_positions(rows[0].stack)[0].line)
     if frame in program.main_functions or any(

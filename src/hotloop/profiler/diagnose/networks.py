@@ -17,6 +17,7 @@ from hotloop.profiler.diagnose.evidence import (
     total_time,
     user_positions,
 )
+from hotloop.profiler.diagnose.libraries import is_core
 from hotloop.profiler.diagnose.limits import LIMITS
 from hotloop.profiler.session import is_library
 from hotloop.profiler.session.catalogues import is_in
@@ -55,9 +56,9 @@ def tiny_batches(evidence: Evidence) -> Explanation | None:
 def host_syncs(evidence: Evidence) -> Explanation | None:
     """Detect numbers extracted from tensors during updates, singly or while a device computes.
 
-    Only samples whose innermost frame is the user's count. In a loop over elements this is the
-    call. Elsewhere it includes the line's arithmetic, so no gain is promised on a CPU, where
-    nothing computes meanwhile. Fetching actions is necessary and does not count.
+    Samples in functions that the line calls do not count. In a loop over elements the rest is the
+    call and the iteration. Elsewhere it includes the line's arithmetic, so no gain is promised on a
+    CPU, where nothing computes meanwhile. Fetching actions is necessary and does not count.
     """
     if not evidence.has_enough_samples:
         return None
@@ -90,11 +91,13 @@ def host_syncs(evidence: Evidence) -> Explanation | None:
 
 
 def _is_sync(row: SampleRow) -> bool:
-    return (
-        row.stage in ("other", "update", "replay")
-        and runs_user_code(row.stack)
-        and row.leaf.line in source.sync_lines(row.leaf.file)
-    )
+    file, line = row.leaf.file, row.leaf.line
+    if row.stage not in ("other", "update", "replay") or line not in source.sync_lines(file):
+        return False
+    # A comprehension also spends time on the iteration over a tensor.
+    loop = source.loop_around(file, line)
+    is_iteration = loop is not None and source.is_comprehension(file, loop)
+    return runs_user_code(row.stack) or (is_iteration and not is_core(row))
 
 
 def tiny_operations(evidence: Evidence) -> Explanation | None:

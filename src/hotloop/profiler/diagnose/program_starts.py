@@ -1,4 +1,4 @@
-"""Waits for programs that have just been started, which belong to the lines that start them."""
+"""Waits for programs and processes that have just been started belong to the starting lines."""
 
 from __future__ import annotations
 
@@ -8,33 +8,47 @@ from hotloop.profiler.diagnose.evidence import SampleRow, user_positions
 from hotloop.profiler.diagnose.libraries import calls_into
 from hotloop.profiler.session import Frame
 
+_Starts = dict[Frame, dict[int, SampleRow]]
 
-def with_starts(rows: list[SampleRow]) -> list[SampleRow]:
-    """Return the rows with the first wait for each started program at the line that starts it.
 
-    A program's start-up takes time when its first answer is read. That wait is in a function that
-    also starts the program, directly or indirectly, in the same round of its loops. A loop that
-    only reads waits for the program's work.
+def with_starts(rows: list[SampleRow], *, restarts_processes: bool) -> list[SampleRow]:
+    """Return the rows with the waits for started programs and processes at the starting lines.
+
+    The start-up of another program takes time when its first answer is read. That wait is in a
+    function that also starts the program, directly or indirectly, in the same round of its loops. A
+    loop that only reads waits for the program's work.
+
+    Waits for the work of recorded processes are not in `rows`. If a program starts processes again
+    and again, the remaining waits in the starting functions are for new processes.
     """
-    starts: dict[Frame, dict[int, SampleRow]] = {}
+    programs: _Starts = {}
+    processes: _Starts = {}
     for row in rows:
-        if calls_into(row, "program_starts"):
+        starts = programs if calls_into(row, "program_starts") else processes
+        if starts is programs or (restarts_processes and calls_into(row, "process_starts")):
             for position in user_positions(row.stack):
                 starts.setdefault(position.frame, {}).setdefault(position.line, row)
-    return [_at_start(row, starts) for row in rows] if starts else rows
+    if not programs and not processes:
+        return rows
+    return [
+        row
+        if (start := _start_of(row, programs, processes)) is None
+        # The sample remains the same, since it counts for the pace of the cost.
+        else row._replace(stack=start.stack, leaf=start.leaf)
+        for row in rows
+    ]
 
 
-def _at_start(row: SampleRow, starts: dict[Frame, dict[int, SampleRow]]) -> SampleRow:
-    is_blocked = row.sample.blocked_ns >= 0.5 * row.sample.elapsed_ns
-    if not is_blocked or main_wait([row]) != "pipe":
-        return row
-    at = next(
-        (position for position in user_positions(row.stack) if position.frame in starts), None
-    )
-    if at is None or at.line in starts[at.frame]:
-        return row
+def _start_of(row: SampleRow, programs: _Starts, processes: _Starts) -> SampleRow | None:
+    """Return a row of the start that a row waits for, if any."""
+    if row.sample.blocked_ns < 0.5 * row.sample.elapsed_ns:
+        return None
+    chain = user_positions(row.stack)
+    if chain and chain[0].frame in processes:
+        return next(iter(processes[chain[0].frame].values()))
+    at = next((position for position in chain if position.frame in programs), None)
+    if at is None or main_wait([row]) != "pipe" or at.line in programs[at.frame]:
+        return None
     loop = source.loop_in_function(at.frame.file, at.line)
-    for line, start in starts[at.frame].items():
-        if loop is None or line in loop:
-            return row._replace(stack=start.stack, leaf=start.leaf)
-    return row
+    starts = programs[at.frame].items()
+    return next((start for line, start in starts if loop is None or line in loop), None)

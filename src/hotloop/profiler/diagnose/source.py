@@ -48,6 +48,14 @@ def statement_at(file: str, line: int) -> CodeBlock:
     return statements(file).get(line, CodeBlock(line, line))
 
 
+def are_consecutive(file: str, first: CodeBlock, second: CodeBlock) -> bool:
+    """Return whether one block follows the other without a statement between them."""
+    known = statements(file)
+    return first.last < second.first and known.keys().isdisjoint(
+        range(first.last + 1, second.first)
+    )
+
+
 @source_cache(4096)
 def names_called(file: str, block: CodeBlock) -> frozenset[str]:
     """Return the names called in some lines: last parts, and full dotted names."""
