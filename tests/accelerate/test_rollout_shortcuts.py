@@ -10,8 +10,9 @@ import pytest
 import torch
 from gymnasium import spaces
 from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
+from stable_baselines3.common.vec_env import dummy_vec_env
 
-from hotloop.accelerate.rollout_shortcuts import deep_copy, rollout_shortcuts
+from hotloop.accelerate.rollout_shortcuts import FAST_COPIES, deep_copy, rollout_shortcuts
 from tests.accelerate.random_env import CONTINUOUS, VECTORS
 
 DICT = spaces.Dict({"a": VECTORS, "b": VECTORS})
@@ -79,6 +80,20 @@ def test_classes_with_their_own_methods_keep_them() -> None:
     with rollout_shortcuts(buffer):
         assert "compute_returns_and_advantage" not in vars(buffer)
         assert "add" not in vars(buffer)
+
+
+def test_a_copy_function_of_the_users_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    def users_copy(value: Any) -> Any:
+        return copy.deepcopy(value)
+
+    module: Any = dummy_vec_env
+    monkeypatch.setattr(module, "deepcopy", users_copy)
+    with FAST_COPIES:
+        assert module.deepcopy is users_copy
+    monkeypatch.undo()
+    with FAST_COPIES, FAST_COPIES:
+        assert module.deepcopy is deep_copy
+    assert module.deepcopy is copy.deepcopy
 
 
 @pytest.mark.parametrize(

@@ -117,6 +117,91 @@ def test_a_callback_computes_gradients_through_the_policy() -> None:
     assert values == [1.0] * 20
 
 
+@pytest.mark.parametrize("kind", ["PPO", "SAC"])
+def test_parameters_in_shared_memory_stay_there(kind: str) -> None:
+    """Other processes read a policy while it learns, as in A3C."""
+    model = ppo() if kind == "PPO" else off_policy(SAC)
+    model.policy.share_memory()
+    parameter = next(model.policy.parameters())
+    address, before = parameter.data_ptr(), parameter.detach().clone()
+    model.learn(20)
+    assert "is in memory that processes share" in model.acceleration.reasons()["updates"]
+    assert parameter.data_ptr() == address
+    assert not torch.equal(parameter, before)
+
+
+@pytest.mark.parametrize("kind", ["PPO", "SAC"])
+def test_accelerated_parameters_move_to_shared_memory(kind: str) -> None:
+    model = ppo() if kind == "PPO" else off_policy(SAC)
+    model.learn(20)
+    model.policy.share_memory()
+    parameter = next(model.policy.parameters())
+    address, before = parameter.data_ptr(), parameter.detach().clone()
+    model.learn(20)
+    assert not model.acceleration.reasons()
+    assert parameter.is_shared()
+    assert parameter.data_ptr() == address
+    assert not torch.equal(parameter, before)
+
+
+def test_a_hook_that_was_removed_changes_nothing() -> None:
+    model = off_policy(SAC)
+    model.learn(10)
+    for parameter in model.policy.parameters():
+        parameter.register_hook(lambda _: None).remove()
+    model.learn(10)
+    assert not model.acceleration.reasons()
+
+
+class FrozenStatistics(BaseFeaturesExtractor):
+    """A features extractor whose normalization never leaves the evaluation mode."""
+
+    def __init__(self, observation_space: spaces.Box) -> None:
+        super().__init__(observation_space, 3)
+        self.norm = nn.BatchNorm1d(3)
+
+    def train(self, mode: bool = True) -> Any:
+        super().train(mode)
+        self.norm.eval()
+        return self
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        return self.norm(obs)
+
+
+def _modes(model: Any) -> dict[str, bool]:
+    return {name: x.training for name, x in model.policy.named_modules()}
+
+
+class ModeReader(BaseCallback):
+    """A callback that reads the mode of each layer, and adds a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.modes: list[dict[str, bool]] = []
+
+    def _on_step(self) -> bool:
+        if self.n_calls == 8:
+            next(self.model.policy.children()).added = nn.Identity()
+        self.modes.append(_modes(self.model))
+        return True
+
+
+@pytest.mark.parametrize("extractor", [None, FrozenStatistics])
+@pytest.mark.parametrize("kind", [SAC, TD3, DQN])
+def test_layers_have_the_originals_mode(kind: Any, extractor: Any) -> None:
+    features = {} if extractor is None else {"features_extractor_class": extractor}
+    env = DISCRETE if kind is DQN else RandomEnv
+    modes: list[Any] = []
+    for model in twins(kind, env, **REPLAY, policy_kwargs={**NET, **features}):
+        reader = ModeReader()
+        model.learn(12, callback=reader)  # ends with a call of `train`
+        modes.append([*reader.modes, _modes(model)])
+        assert "set_training_mode" not in vars(model.policy)
+    assert modes[0] == modes[1]
+    assert {True, False} <= set(modes[0][-1].values())
+
+
 class ListedParameters(BaseFeaturesExtractor):
     """A features extractor that reads its parameters from a list."""
 

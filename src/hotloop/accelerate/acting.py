@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,6 +24,7 @@ from hotloop.accelerate.acceleration import Unsupported
 from hotloop.policies.forward_numpy import Perceptron
 from hotloop.types import Array
 
+_VERSION = attrgetter("_version")
 _LOG_SQRT_2PI = 0.5 * math.log(2.0 * math.pi)
 _MINUS_HALF, _FORBIDDEN = np.float32(-0.5), np.float32(-1e8)
 # Modules of the policies and distributions that the twin computes.
@@ -78,7 +80,7 @@ class ActingTwin:
 
         A callback may change them within a rollout.
         """
-        versions = [x._version for x in self._parameters]
+        versions = list(map(_VERSION, self._parameters))
         if versions != self._versions:
             self._versions, self._is_finite = versions, self.refresh()
         return self._is_finite

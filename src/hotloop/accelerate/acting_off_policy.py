@@ -57,7 +57,7 @@ class LayerStack:
         Returns:
             float32, (N, outputs) and (N, inputs of the last layer).
         """
-        addresses = [x.data_ptr() for x in self._parameters]
+        addresses = list(map(torch.Tensor.data_ptr, self._parameters))
         if addresses != self._addresses:  # other code has replaced the tensors
             arrays = [x.detach().numpy() for x in self._parameters]
             self._arrays = [(x.T, bias) for x, bias in zip(arrays[::2], arrays[1::2], strict=True)]
@@ -170,7 +170,9 @@ def greedy_twin(
         if np.random.rand() < model.exploration_rate:
             return np.array([model.action_space.sample() for _ in range(len(obs))])
         values, _ = stack(_rows(obs))
-        return values.reshape(len(obs), -1, num_actions).mean(1).argmax(1)
+        if values.shape[1] != num_actions:
+            values = values.reshape(len(obs), -1, num_actions).mean(1)
+        return values.argmax(1)
 
     return act
 

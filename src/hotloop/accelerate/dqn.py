@@ -103,6 +103,8 @@ class DqnUpdate(OffPolicyUpdate):
 class ActionValueModel(OffPolicyModel):
     """The mixin of DQN and its relatives."""
 
+    _acting_network = "q_net"
+
     def _optimizers(self) -> list[Any]:
         model: Any = self
         return [model.policy.optimizer]
@@ -139,4 +141,5 @@ class DQN(ActionValueModel, stable_baselines3.DQN):  # pyright: ignore
         )
 
     def _prepare_twin(self) -> Any:
-        return greedy_twin(self, self.q_net, QNetwork, self.q_net.q_net)
+        network: Any = self.policy.q_net
+        return greedy_twin(self, network, QNetwork, network.q_net)

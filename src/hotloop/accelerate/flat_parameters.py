@@ -8,10 +8,11 @@ views. `refresh` detects this by comparing addresses, and copies the new values 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, chain
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -42,6 +43,7 @@ class ModuleState:
     constants: dict[str, Tensor] = field(default_factory=dict)
 
 
+_STATUS = attrgetter("requires_grad", "_backward_hooks", "_post_accumulate_grad_hooks")
 _BACKWARD_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
 _CONTENTS = (
     *("_modules", "_parameters", "_buffers", "_forward_hooks", "_forward_pre_hooks"),
@@ -50,21 +52,26 @@ _CONTENTS = (
 
 
 class ModuleContents:
-    """The layers, parameters, buffers and hooks of a module, to detect new ones quickly."""
+    """The layers, parameters, buffers and hooks of layers, to detect new ones quickly.
 
-    def __init__(self, module: nn.Module) -> None:
-        layers = list(module.modules())
+    Args:
+        layers: the layers. Those within them are not included.
+    """
+
+    def __init__(self, layers: Iterable[nn.Module]) -> None:
+        layers = list(layers)
         self._owners = [getattr(x, kind) for x in layers for kind in _CONTENTS]
         # Keep references to the objects, so that no new object gets the id of one of them.
         self._objects = [*layers, *(x for owner in self._owners for x in owner.values())]
         self._ids = self._current_ids()
 
     def is_current(self) -> bool:
-        """Return whether the module still has the same objects."""
+        """Return whether the layers still have the same objects."""
         return self._current_ids() == self._ids
 
     def _current_ids(self) -> list[int]:
-        return [id(x) for owner in self._owners for x in owner.values()]
+        # Without bytecode of Python: off-policy models call this at each step.
+        return list(map(id, chain.from_iterable(map(dict.values, self._owners))))
 
 
 class FlatParameters:
@@ -114,8 +121,9 @@ class FlatParameters:
 
         # Record where the module holds its tensors, to replace them and to detect changes.
         self._slots = _slots(module)
-        self._contents = ModuleContents(module)
+        self._contents = ModuleContents(module.modules())
         self._trainable = {x: x.requires_grad for x in named.values()}
+        self._statuses = list(map(_STATUS, self._trainable))
         constants = {name: x for name, x in named.items() if id(x) not in learned}
         constants |= dict(module.named_buffers())
         names = {id(x): name for name, x in (named | constants).items()}
@@ -132,7 +140,6 @@ class FlatParameters:
             self.state.moments = {name: torch.zeros(size) for name in self.rule.moments}
             self.state.steps = torch.zeros(len(self._parameters))
         self._views = self._reshaped(self.state.params)
-        self._addresses = [x.data_ptr() for x in self._views]
         self._moment_views = {
             name: self._reshaped(vector) for name, vector in self.state.moments.items()
         }
@@ -144,10 +151,13 @@ class FlatParameters:
 
         The same parameters must also be frozen, and none may have hooks.
         """
-        are_as_before = [
+        if not self._contents.is_current():
+            return False
+        if list(map(_STATUS, self._trainable)) == self._statuses:
+            return True
+        return all(
             x.requires_grad is before and not _has_hooks(x) for x, before in self._trainable.items()
-        ]
-        return all(are_as_before) and self._contents.is_current()
+        )
 
     def refresh(self) -> None:
         """Copy the values of tensors that other code has replaced, and restore the views.
@@ -162,10 +172,8 @@ class FlatParameters:
                 parameter.grad = gradient
         if self._current_addresses() == self._bound_addresses:
             return
-        for parameter, view, address in zip(
-            self._parameters, self._views, self._addresses, strict=True
-        ):
-            if parameter.data_ptr() != address:
+        for parameter, view in zip(self._parameters, self._views, strict=True):
+            if parameter.data_ptr() != view.data_ptr():
                 _check_parameters({"": parameter})
                 view.copy_(parameter.data)
                 parameter.data = view
@@ -200,8 +208,11 @@ class FlatParameters:
     def _current_addresses(self) -> list[int]:
         """Return the addresses of the parameters and of the optimizer's tensors."""
         entries = () if self._optimizer is None else self._optimizer.state.values()
-        values = [*self._parameters, *(x for entry in entries for x in entry.values())]
-        return [x.data_ptr() if isinstance(x, Tensor) else 0 for x in values]
+        values = [*self._parameters, *chain.from_iterable(map(dict.values, entries))]
+        try:
+            return list(map(Tensor.data_ptr, values))
+        except TypeError:  # other code has stored a number
+            return [x.data_ptr() if isinstance(x, Tensor) else 0 for x in values]
 
     def _reshaped(self, vector: Tensor) -> list[Tensor]:
         # Slices, since torch forbids changes in place of a view by `split`.
@@ -258,6 +269,8 @@ def _check_parameters(parameters: dict[str, nn.Parameter]) -> None:
             raise Unsupported(
                 f"its parameter {name} is {x.dtype} on {x.device}, not float32 on the CPU"
             )
+        if x.is_shared():  # a view of another vector would leave this memory
+            raise Unsupported(f"its parameter {name} is in memory that processes share")
         if _has_hooks(x):
             raise Unsupported(f"its parameter {name} has hooks, which read or change gradients")
 

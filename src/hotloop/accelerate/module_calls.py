@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain, compress
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import Distribution
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from hotloop.accelerate.acceleration import Unsupported
+from hotloop.accelerate.acceleration import Unsupported, own_methods
 from hotloop.accelerate.flat_parameters import FlatParameters
 from hotloop.accelerate.shared_changes import SharedChange
 from hotloop.errors import first_line
@@ -116,6 +117,71 @@ def unchanged_generators() -> Iterator[None]:
     finally:
         np.random.set_state(numpy_state)
         torch.set_rng_state(torch_state)
+
+
+class TrainingMode:
+    """The mode of a policy's layers, set without a call of each layer.
+
+    Args:
+        policy: the policy. Its mode may change.
+
+    Attributes:
+        has_own_methods: whether code of the user's sets the mode of a layer, which must be called.
+    """
+
+    def __init__(self, policy: Any) -> None:
+        self._policy = policy
+        self._attributes: list[dict[str, Any]] = []
+        layers = list(policy.modules())
+        self.has_own_methods = (
+            not hasattr(type(policy), "set_training_mode")  # a compiled policy
+            or bool(own_methods(policy, ["set_training_mode"]))
+            or any(type(x).train is not nn.Module.train or "train" in vars(x) for x in layers)
+        )
+        if self.has_own_methods:
+            return
+        # The original leaves target networks as they are.
+        modes: list[list[bool]] = []
+        for mode in (True, False):
+            policy.set_training_mode(mode)
+            modes.append([x.training for x in layers])
+        changes = [before is not after for before, after in zip(*modes, strict=True)]
+        self._attributes = [vars(x) for x in compress(layers, changes)]
+        self._children: list[dict[str, Any]] = [x._modules for x in layers]
+        self._ids = self._current_ids()
+
+    def set(self, mode: bool) -> None:
+        """Do what the policy's `set_training_mode` does."""
+        if self._has_changed():
+            self._policy.set_training_mode(mode)
+            return
+        for attributes in self._attributes:
+            attributes["training"] = mode
+
+    def shorten_next_call(self, policy: Any) -> None:
+        """Let the next call of the policy's `set_training_mode` be one of `set`.
+
+        Args:
+            policy: the model's policy, for which nothing is done if it is another one.
+        """
+        if policy is self._policy and not self._has_changed():
+            # Removed by the call, so that no copy of the policy contains it.
+            vars(policy)["set_training_mode"] = self._set_once
+
+    def _set_once(self, mode: bool) -> None:
+        del vars(self._policy)["set_training_mode"]
+        self.set(mode)
+
+    def _has_changed(self) -> bool:
+        """Return whether `set` must call the policy's method."""
+        return (
+            self.has_own_methods
+            or "set_training_mode" in vars(self._policy)
+            or self._current_ids() != self._ids
+        )
+
+    def _current_ids(self) -> list[int]:
+        return list(map(id, chain.from_iterable(map(dict.values, self._children))))
 
 
 class _RecordedOperations(TorchDispatchMode):

@@ -20,9 +20,10 @@ from hotloop.accelerate.acceleration import (
     set_hyper,
 )
 from hotloop.accelerate.flat_parameters import FlatParameters, ModuleContents, ModuleState
-from hotloop.accelerate.module_calls import try_out, unchanged_generators
+from hotloop.accelerate.module_calls import TrainingMode, try_out, unchanged_generators
 from hotloop.accelerate.optimizer_rules import optimizer_settings
 from hotloop.accelerate.precision import products_in
+from hotloop.accelerate.rollout_shortcuts import FAST_COPIES
 from hotloop.accelerate.sampling import sample
 from hotloop.learner import Scalar
 from hotloop.learner.updates import BoundUpdate
@@ -65,6 +66,7 @@ class OffPolicyUpdate:
         hyper: the hyper-parameters as 0-d tensors.
         learn_id: identifies the call of `learn` for which the execution was chosen.
         first_batch: the batch of the next step, if it was drawn to try out the update.
+        training_mode: sets the mode of the policy's layers.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class OffPolicyUpdate:
         self.hyper = hyper_tensors(hyper)
         self.learn_id = model.start_time
         self.first_batch: tuple[Any, ...] | None = None
+        self.training_mode = TrainingMode(model.policy)
         self._state = state
         self._hyper_values = tuple(hyper)
         self._bound: list[BoundUpdate] = []
@@ -191,11 +194,17 @@ class OffPolicyUpdate:
 
 def means(bound: BoundUpdate, rows: list[Tensor]) -> dict[str, float]:
     """Return the means of the metrics of some calls of an update."""
-    return dict(zip(bound.names, torch.stack(rows).mean(0).tolist(), strict=True)) if rows else {}
+    if not rows:
+        return {}
+    row = rows[0] if len(rows) == 1 else torch.stack(rows).mean(0)
+    return dict(zip(bound.names, row.tolist(), strict=True))
 
 
 class OffPolicyModel(AcceleratedModel):
     """The mixin of the accelerated off-policy classes."""
+
+    # The attribute of the policy with the network that acts.
+    _acting_network = "actor"
 
     def _hyper(self) -> Any:
         """Return the current hyper-parameters, a NamedTuple of floats."""
@@ -224,7 +233,7 @@ class OffPolicyModel(AcceleratedModel):
         if update is None:
             super().train(gradient_steps, batch_size)  # pyright: ignore
             return
-        model.policy.set_training_mode(True)
+        update.training_mode.set(True)
         model._update_learning_rate(self._optimizers())
         hyper = self._hyper()
         update.set_hyper(hyper)
@@ -274,6 +283,20 @@ class OffPolicyModel(AcceleratedModel):
         """Return a function of observations, (N, …), to actions, or raise Unsupported."""
         raise NotImplementedError
 
+    def _acting_contents(self) -> ModuleContents:
+        model: Any = self
+        network = getattr(model.policy, self._acting_network)
+        return ModuleContents([model.policy, *network.modules()])
+
+    def collect_rollouts(self, *args: Any, **kwargs: Any) -> Any:
+        """Collect transitions with the original's loop, and shorter copies of each step."""
+        model: Any = self
+        part = self.acceleration.parts.get("updates")
+        if part is not None and part.value:
+            part.value.training_mode.shorten_next_call(model.policy)
+        with FAST_COPIES:
+            return super().collect_rollouts(*args, **kwargs)  # pyright: ignore
+
     def _sample_action(
         self, learning_starts: int, action_noise: Any = None, n_envs: int = 1
     ) -> tuple[Any, Any]:
@@ -288,7 +311,7 @@ class OffPolicyModel(AcceleratedModel):
             twin = self.prepared(
                 "acting",
                 model.policy,
-                lambda: (self._prepare_twin(), ModuleContents(model.policy)),
+                lambda: (self._prepare_twin(), self._acting_contents()),
             )
         if twin is None:
             return super()._sample_action(learning_starts, action_noise, n_envs)  # pyright: ignore

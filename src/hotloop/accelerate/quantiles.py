@@ -74,10 +74,12 @@ class QrDqnUpdate(DqnUpdate):
 class QRDQN(ActionValueModel, sb3_contrib.QRDQN):  # pyright: ignore
     """`sb3_contrib.QRDQN` with hotloop's update and acting."""
 
+    _acting_network = "quantile_net"
+
     def _make_update(self, batch_size: int, num_calls: int) -> OffPolicyUpdate:
         networks = self.quantile_net, self.quantile_net_target
         return QrDqnUpdate(self, *networks, batch_size, self._hyper(), self.acceleration, num_calls)
 
     def _prepare_twin(self) -> Any:
-        network = self.quantile_net
+        network: Any = self.policy.quantile_net
         return greedy_twin(self, network, QuantileNetwork, network.quantile_net)

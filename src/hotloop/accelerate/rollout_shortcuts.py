@@ -7,7 +7,7 @@ storing the steps, and to the advantages. A shortcut never replaces a method of 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import NoneType
 from typing import Any
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from hotloop.accelerate.acceleration import own_methods
 from hotloop.accelerate.module_calls import replaced_attribute
+from hotloop.accelerate.shared_changes import SharedChange
 from hotloop.ops.arrays import backward_sums
 from hotloop.types import Array
 
@@ -33,8 +34,7 @@ _ATOMIC = frozenset(
 def rollout_shortcuts(buffer: Any) -> Iterator[None]:
     """Use the shortcuts in the body, which collects a rollout into this buffer."""
     with ExitStack() as stack:
-        if hasattr(dummy_vec_env, "deepcopy"):
-            stack.enter_context(replaced_attribute(dummy_vec_env, "deepcopy", deep_copy))
+        stack.enter_context(FAST_COPIES)
         shortcuts: list[type[_Shortcut]] = [_AdvantageComputation]
         has_arrays = isinstance(buffer.observation_space, spaces.Box)
         if type(buffer) is buffers.RolloutBuffer and has_arrays:
@@ -63,8 +63,25 @@ def _is_plain_array(x: Any) -> bool:
 
 
 def _copy_info(info: Any) -> Any:
-    is_simple = type(info) is dict and all(type(x) in _ATOMIC for x in info.values())
+    is_simple = type(info) is dict and _ATOMIC.issuperset(map(type, info.values()))
     return info.copy() if is_simple else copy.deepcopy(info)
+
+
+def _replace_deepcopy() -> Callable[[], None]:
+    module: Any = dummy_vec_env
+    original = vars(module).get("deepcopy")
+    if original is not copy.deepcopy:  # another version of the library, or the user's function
+        return lambda: None
+
+    def undo() -> None:
+        module.deepcopy = original
+
+    module.deepcopy = deep_copy
+    return undo
+
+
+FAST_COPIES = SharedChange(_replace_deepcopy)
+"""A context in which vector environments of this process copy their results by `deep_copy`."""
 
 
 class _Shortcut:

@@ -1,4 +1,4 @@
-"""Changes of torch's global functions, for as long as any thread needs them."""
+"""Changes of global functions of libraries, for as long as any thread needs them."""
 
 from __future__ import annotations
 
