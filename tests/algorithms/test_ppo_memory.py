@@ -174,4 +174,4 @@ def test_memory_without_recurrent_networks_is_refused(tmp_path):
 def test_memory_options_of_crossq_are_refused(capsys, option):
     assert main(["train", "crossq", option, "8"]) == 2
     name = option.removeprefix("--").replace("-", "_")
-    assert f"`{name}` is not an option of crossq's Config; " in capsys.readouterr().err
+    assert f"`{name}` is not an option of crossq; " in capsys.readouterr().err

@@ -303,7 +303,7 @@ def test_an_environment_that_never_closes(tmp_path, is_interrupted, code):
             assert line, process.stderr.read()
             out += line
         if is_interrupted:
-            assert "update: " in out.partition("next: ")[2]
+            assert "next: " in out.partition("update: ")[2]
             process.send_signal(signal.SIGINT)
         last_output, err = process.communicate(timeout=200)
     assert process.returncode == code, err

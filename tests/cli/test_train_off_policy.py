@@ -145,7 +145,7 @@ def test_errors_are_one_line(capsys, tmp_path, args, message):
 def test_options_of_other_algorithms_are_rejected(capsys, tmp_path):
     code, _, err = run(capsys, "train", "dqn", "--noise-clip", "0.5", "--runs-dir", tmp_path)
     assert code == 2
-    assert "`noise_clip` is not an option of dqn's Config; td3, td3_bc have it" in err
+    assert "`noise_clip` is not an option of dqn; td3, td3_bc have it" in err
     assert not list(tmp_path.iterdir())
 
 
@@ -188,7 +188,7 @@ def test_a_run_without_a_replay_buffer_can_not_store_one(capsys, trained_run):
         capsys, "resume", trained_run("ppo"), "--total-timesteps", 1280, "--save-replay"
     )
     names = "sac, tqc, crossq, sac_discrete, td3, td3_bc, dqn"
-    message = f"`save_replay` is not an option of ppo's Config; {names} have it"
+    message = f"`save_replay` is not an option of ppo; {names} have it"
     assert (code, err) == (2, f"hotloop: {message}\n")
 
 

@@ -150,7 +150,7 @@ def test_every_name_of_another_library_is_answered(name):
             parse(config, [f"--{name.replace('_', '-')}", "1"], prog="hotloop train")
         message = str(in_python.value)
         assert message == str(in_terminal.value)
-        end = message.partition("Config; ")[2]
+        end = message.partition("; ")[2]
         assert all(answer in end for answer in answers)
         assert translation.note in end
         num_answers += 1
@@ -170,7 +170,7 @@ def test_help_marks_options_that_may_be_schedules(capsys, monkeypatch):
     assert "--learning-rate FLOAT|SCHEDULE" in out
     assert "Adam's α. (default: linear:0.001,0)" in out
     assert "--target {None}|FLOAT|SCHEDULE" in out
-    assert "--network {None}|MODULE:NAME" in out
+    assert "--network {None}|NAME|MODULE:NAME" in out
     assert "preset replaces defaults: `hotloop presets`." in out
     for name in to_json(Config()):
         assert f"--{name.replace('_', '-')}" in out
@@ -199,7 +199,7 @@ def test_a_custom_algorithm_is_resumed(tmp_path):
     assert call.config.learning_rate == linear(1.0, 0.0)
     assert call.options["env"] == "my:Env"
     assert call.options["resume_from"] == tmp_path / "checkpoints" / "best"
-    with pytest.raises(UnknownNameError, match=r"`save_replay` is not an option of .*Config; sac"):
+    with pytest.raises(UnknownNameError, match=r"`save_replay` is not an option of .*; sac"):
         resume([str(tmp_path), "--save-replay", "--trust"])
     (tmp_path / "config.json").write_text(
         json.dumps({**content, "algorithm": "zeta", "versions": {"hotloop": "9"}})

@@ -112,9 +112,9 @@ def test_a_name_without_a_version_means_the_newest(name):
             "a colon before the class or function, `tests.envs.toy:",
         ),
         ("./my/toy.py", "write its module and a class or a function, `toy:Name`"),
-        ("toy.py:CountingEnv", "its suffix, `toy:CountingEnv`, in its directory"),
-        ("./my/toy.py:CountingEnv", "its suffix, `toy:CountingEnv`, in its directory"),
-        ("my/toy:CountingEnv", "its suffix, `toy:CountingEnv`, in its directory"),
+        ("toy.py:CountingEnv", "name the module instead, `toy:CountingEnv`, and"),
+        ("./my/toy.py:CountingEnv", "name the module instead, `toy:CountingEnv`, and"),
+        ("my/toy:CountingEnv", "name the module instead, `toy:CountingEnv`, and"),
         ("no.such.Env", "write its module too, such as `module:no.such.Env`"),
     ],
 )

@@ -174,7 +174,7 @@ def test_other_shapes_are_captured_again_and_counted():
     assert (device.captures, count.item()) == (2, 4.0)
     assert execution.mode_used == "cudagraph"
     assert "4 updates, 1 recaptures; " in execution.summary()
-    assert "; capturing took 0.0 s, then an update 0." in execution.summary()
+    assert "; capturing took 0.0 s, then an update took 0." in execution.summary()
     assert execution.summary().endswith("; 3 MiB in graphs")
     for size in range(5, 11):
         execution(state, torch.ones(size), noise)

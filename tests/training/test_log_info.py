@@ -82,3 +82,11 @@ def test_secrets_in_names_of_metrics_are_masked(tmp_path, monkeypatch):
     reporter = Reporter(SimpleNamespace(path=tmp_path, log=lines.append), None)
     reporter.log(1, {"loss of hf_planted5555555": 1.0, "value_loss": 2.0})
     assert lines == [{"loss of ***": 1.0, "value_loss": 2.0}]
+
+
+def test_a_text_in_place_of_a_list_gets_the_list():
+    with pytest.raises(ConfigError, match=r"got 'x': pass a list, \['x'\]$"):
+        ppo.Config(log_info="x")
+    with pytest.raises(ConfigError, match=r"got 64: pass a list, \[64\]$"):
+        ppo.Config(hidden_sizes=64)
+    ppo.Config(log_info=["x"], hidden_sizes=[64])

@@ -344,8 +344,8 @@ def test_paths_are_stored_as_text(tmp_path):
 @pytest.mark.parametrize(
     ("config_class", "name", "message"),
     [
-        (Config, "learning_rat", "not an option of test_options's Config; did you mean 'learning_"),
-        (Config, "tau", "`tau` is not an option of test_options's Config; off has it"),
+        (Config, "learning_rat", "not an option of test_options; did you mean 'learning_"),
+        (Config, "tau", "`tau` is not an option of test_options; off has it"),
         (OffPolicy, "num_step", "did you mean 'n_step'"),
         (Config, "xyzzy", "; `--help` lists its options"),
     ],

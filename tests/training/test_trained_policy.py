@@ -150,8 +150,18 @@ def test_checkpoints_are_found_by_path_or_name(tmp_path, trained_run):
         hotloop.load(run / "checkpoints" / "last", "best")
     with pytest.raises(CheckpointError, match="first"):
         hotloop.load(run, "first")
-    with pytest.raises(RunDirectoryError, match="expected a run directory"):
+    with pytest.raises(RunDirectoryError, match=r"which has no config.json: `hotloop runs`"):
         hotloop.load(tmp_path)
+    (tmp_path / "seed_1").mkdir()
+    (tmp_path / "seed_1" / "config.json").write_text("{}")
+    with pytest.raises(
+        RunDirectoryError, match=r"choose one of the 1 runs in it, such as .*/seed_1$"
+    ):
+        hotloop.load(tmp_path)
+    with pytest.raises(RunDirectoryError, match=r"nowhere, which does not exist: `hotloop runs`"):
+        hotloop.load(tmp_path / "nowhere")
+    with pytest.raises(RunDirectoryError, match=r"did you mean '/.*/seed_1'"):
+        hotloop.load(tmp_path / "seed1")
 
 
 def test_evaluations_play_the_same_episodes_each_time(trained_run):

@@ -147,9 +147,9 @@ class Crowding:
         causes = " and ".join(cause for cause, _ in self.causes)
         cores = f"{self.cores} core{'s' * (self.cores > 1)}"
         return (
-            f"{CROWDED} for {self.share:.0%} of their runnable time: "
-            f"{causes} on {cores}; try {self.causes[0][1]} "
-            f"for a speed-up of this training of up to {self.gain:.1f}×"
+            f"{CROWDED} for {self.share:.0%} of their runnable time, because of {causes} on "
+            f"{cores}: with {self.causes[0][1]}, this training would be up to {self.gain:.1f}× "
+            "as fast"
         )
 
     @classmethod

@@ -83,10 +83,7 @@ def import_object(name: str, *, kind: str, example: str) -> Any:
             raise ConfigError(
                 f"{kind} '{name}': importing it raised {describe_exception(error)}"
             ) from error
-        raise UnknownNameError(
-            f"{kind} '{name}': there is no module '{module_name}' (no '{missing}'): check its "
-            "spelling, and that it is installed or on PYTHONPATH"
-        ) from error
+        raise missing_module_error(f"{kind} '{name}'", module_name, missing) from error
     try:
         return reduce(getattr, attribute.split("."), module)
     except AttributeError as error:
@@ -135,12 +132,27 @@ def script_object_error(name: str, *, kind: str) -> UnknownNameError:
     )
 
 
+def missing_module_error(subject: str, module_name: str, missing: str) -> UnknownNameError:
+    """Return an error about a module that does not exist.
+
+    Args:
+        subject: The name that the user wrote and its kind, such as "network 'my_nets:Net'".
+        module_name: The module that it names.
+        missing: This module, or a package of it.
+    """
+    package = f" (no package '{missing}')" if missing != module_name else ""
+    return UnknownNameError(
+        f"{subject}: there is no module '{module_name}'{package}: check its spelling, and that it "
+        "is in this directory, installed or on PYTHONPATH"
+    )
+
+
 def file_name_note(module_name: str, attribute: str) -> str:
     """Return the advice on a file's path in place of a module's name, or ""."""
     if not module_name.endswith(".py") and os.sep not in module_name:
         return ""
     name = f"{Path(module_name).stem}:{attribute}"
-    return f"write the module's name without a directory and its suffix, `{name}`, in its directory"
+    return f"name the module instead, `{name}`, and run this in the directory of the file"
 
 
 def hidden_file_note(module: ModuleType) -> str:

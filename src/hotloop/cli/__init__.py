@@ -36,6 +36,8 @@ COMMANDS = {
     "bandit": "Run k-armed bandits, and draw the figures of Sutton & Barto.",
 }
 
+# What other tools call a subcommand, for the error about an unknown one.
+_OTHER_NAMES = {"play": "eval", "enjoy": "eval", "test": "eval", "learn": "train", "tune": "sweep"}
 # These commands import the `module:name` of an option, also from the current directory.
 _IMPORTING_COMMANDS = ("train", "sweep", "plan", "bandit")
 # These commands run a program, with the program's arguments.
@@ -49,7 +51,7 @@ out why a reinforcement-learning script is slow.
 start with:
   hotloop train ppo --env-id CartPole-v1      train an agent
   hotloop profile my_script.py                find out why a script is slow
-  hotloop accelerate my_script.py             make a script of SB3 faster
+  hotloop accelerate my_script.py             speed up a Stable-Baselines3 script
 
 commands:
 {commands}
@@ -135,7 +137,8 @@ def _run(args: list[str]) -> int:
         print(f"hotloop {__version__}")
         return 0
     if args[0] not in COMMANDS:
-        hint = nearest(args[0], COMMANDS) or "; `hotloop --help` lists them"
+        name = _OTHER_NAMES.get(args[0], args[0])
+        hint = nearest(name, COMMANDS) or "; `hotloop --help` lists them"
         message = f"expected a command ({', '.join(COMMANDS)}), got '{args[0]}'{hint}"
         raise UnknownNameError(message)
     try:

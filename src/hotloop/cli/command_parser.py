@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from hotloop.errors import ConfigError, shortened
+from hotloop.errors import ConfigError, nearest, shortened
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -22,7 +22,9 @@ class CommandParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """See `argparse.ArgumentParser.error`."""
         message = re.sub(r"^argument (-[^:/]*): (?=must )", r"`\1` ", message)
-        raise ConfigError(f"{message}: `{self.prog} --help` lists the options")
+        unknown = re.match(r"unrecognized arguments: (--[^ =]+)", message)
+        hint = nearest(unknown[1], self._option_string_actions) if unknown else ""
+        raise ConfigError(message + (hint or f": `{self.prog} --help` lists the options"))
 
     def split_program(self, args: list[str]) -> tuple[list[str], list[str]]:
         """Split into options of this command and a program with its arguments, without a `--`."""
@@ -41,9 +43,11 @@ class CommandParser(argparse.ArgumentParser):
         """
         options, unknown = self.parse_known_args(args)
         if unknown:
+            advice = nearest(unknown[0], self._option_string_actions) or (
+                f": options of the script must follow the script; `{self.prog} --help` lists them"
+            )
             raise ConfigError(
-                f"expected an option of `{self.prog}` before the script, got '{unknown[0]}': "
-                f"options of the script must follow the script; `{self.prog} --help` lists them"
+                f"expected an option of `{self.prog}` before the script, got '{unknown[0]}'{advice}"
             )
         return options
 

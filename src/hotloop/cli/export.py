@@ -95,20 +95,23 @@ def _print_inputs_and_outputs(network: Network, *, is_onnx: bool) -> None:
     layout = "as the environment returns it"
     if not is_plain:
         layout = "a vector; the file describes its layout" if is_onnx else f"or {layout}"
-    print(f"obs     {obs.dtype} {_shape(*obs.shape)}, {layout}")
+    rows = [("obs", f"{obs.dtype} {_shape(*obs.shape)}, {layout}")]
     if network.memory_size:
         hidden_state = "0 at the start of an episode"
         hidden_state += ", then the last `next_memory`" if is_onnx else ", updated in place"
-        print(f"memory  float32 {_shape(network.memory_size)}, {hidden_state}")
+        rows.append(("memory", f"float32 {_shape(network.memory_size)}, {hidden_state}"))
     if action.mask_size:
         kind = "bool" if is_onnx else "0 or 1"
-        print(f"action_mask  {kind} {_shape(action.mask_size)}, the allowed actions")
-    print(f"action  {action.dtype} {_shape(*action.shape)}, the most probable one")
-    print(f"head    float32 {_shape(network.head_size)}, {network.head.description}")
+        rows.append(("action_mask", f"{kind} {_shape(action.mask_size)}, the allowed actions"))
+    rows.append(("action", f"{action.dtype} {_shape(*action.shape)}, the most probable one"))
+    rows.append(("head", f"float32 {_shape(network.head_size)}, {network.head.description}"))
     if network.has_value:
-        print(f"value   float32 {_shape()}")
+        rows.append(("value", f"float32 {_shape()}"))
     if network.memory_size and is_onnx:
-        print(f"next_memory  float32 {_shape(network.memory_size)}")
+        rows.append(("next_memory", f"float32 {_shape(network.memory_size)}"))
+    width = max(len(name) for name, _ in rows)
+    for name, description in rows:
+        print(f"{name:{width}}  {description}")
 
 
 def _record(options: argparse.Namespace) -> int:

@@ -21,6 +21,7 @@ from hotloop.base.importing import (
     file_name_note,
     hidden_file_note,
     import_module_of,
+    missing_module_error,
     script_object_error,
 )
 from hotloop.base.redaction import redacted_options
@@ -384,10 +385,7 @@ def _import_module(env: str, module_name: str) -> ModuleType:
             raise EnvironmentFailure(
                 f"environment '{env}': importing '{module_name}' raised {describe_exception(error)}"
             ) from error
-        raise UnknownNameError(
-            f"environment '{env}': there is no module '{module_name}' (no '{missing}'): check its "
-            "spelling, and that it is installed or on PYTHONPATH"
-        ) from error
+        raise missing_module_error(f"environment '{env}'", module_name, missing) from error
 
 
 def _register_late(name: str) -> None:
@@ -415,7 +413,7 @@ def construct(env_id: str, factory: Callable[..., Any], kwargs: Mapping[str, Any
         kind = ConfigError if kwargs else EnvironmentFailure
         raise kind(
             f"{env_id}: making it{kwargs_text} raised {describe_exception(error)}: its factory is "
-            "called with `env_kwargs` only"
+            "called with `env_kwargs` alone, so check their names"
         ) from error
     except (Exception, SystemExit) as error:  # an environment must not end the program
         raise EnvironmentFailure(

@@ -261,10 +261,10 @@ class Execution:
         saved_s = self._num_calls * (self.eager_s - call_s) - self.compile_s
         repetitions = "recaptures" if captured else "recompilations"
         activity = "compiling" if self.choice.is_compiled else "capturing"
+        preparation = f"{activity} took {self.compile_s:.1f} s, then " if self.compile_s else ""
         text = (
-            f"{self.name}: {self.choice.reason}; {activity} "
-            f"took {self.compile_s:.1f} s, then an "
-            f"update {1e3 * call_s:.2f} ms instead of {1e3 * self.eager_s:.2f}: "
+            f"{self.name}: {self.choice.reason}; {preparation}an "
+            f"update took {1e3 * call_s:.2f} ms instead of {1e3 * self.eager_s:.2f} ms: "
             f"{'saved' if saved_s >= 0 else 'lost'} {abs(saved_s):.1f} s over "
             f"{self._num_calls:,} updates, {self.num_recompilations} {repetitions}"
         )

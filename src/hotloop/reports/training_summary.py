@@ -1,10 +1,9 @@
-"""The summary that a training prints at its end: timing, workers, cores, returns, next command."""
+"""The summary that a training prints at its end: timing, workers, cores, returns."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import shlex
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -55,7 +54,6 @@ class TrainingSummary:
         curve = _run_part(draw_curve, "no learning curve was drawn")
         if curve is not None:
             print(f"learning curve: {curve}")
-        print(f"next: hotloop eval {shlex.quote(str(runs[0]))}")
 
 
 def _draw_curves(runs: Sequence[Path]) -> Path:

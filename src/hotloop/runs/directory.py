@@ -128,12 +128,15 @@ class RunDirectory:
         """
         directory = Path(path)
         if not (directory / "config.json").exists():
-            parent = directory.parent
-            siblings = [str(p.parent) for p in parent.glob("*/config.json")]
-            raise RunDirectoryError(
-                f"expected a run directory (one with a config.json), got {directory}"
-                + (nearest(str(directory), siblings) or ": `hotloop runs` lists those made here")
-            )
+            inner = sorted(directory.glob("*/config.json"))
+            siblings = [file.parent.name for file in directory.parent.glob("*/config.json")]
+            advice = nearest(directory.name, siblings, prefix=str(directory.parent / "_")[:-1])
+            if inner:
+                advice = f": choose one of the {len(inner)} runs in it, such as {inner[0].parent}"
+            advice = advice or ": `hotloop runs` lists those made here"
+            problem = "has no config.json" if directory.is_dir() else "does not exist"
+            message = f"expected a run directory, got {directory}, which {problem}{advice}"
+            raise RunDirectoryError(message)
         run = cls(directory)
         run._content = run._read_content()
         return run

@@ -148,6 +148,8 @@ def progress_text(
 ) -> Text:
     """Return a line with steps, rates with and without start-up, mean return and remaining time.
 
+    Before the first step of this process it has the number of steps alone.
+
     Args:
         report: the latest report.
         age_s: seconds since the process started.
@@ -155,8 +157,11 @@ def progress_text(
         evaluation: the latest evaluation.
     """
     mean = report.mean_return
+    steps = f"{report.timesteps:,}/{report.total_timesteps:,} steps"
+    if report.timesteps == first_timesteps:  # there is no rate yet
+        return Text(steps)
     parts = [
-        f"{report.timesteps:,}/{report.total_timesteps:,} steps",
+        steps,
         f"{format_rate(report.steps_per_s)}/s "
         f"({format_rate((report.timesteps - first_timesteps) / age_s)}/s with start-up)",
         f"mean return {'?' if math.isnan(mean) else format_number(mean, report.std_return)}",

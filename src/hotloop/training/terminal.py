@@ -16,6 +16,7 @@ from hotloop.base.signals import Interrupted, interrupt_once, start_thread
 from hotloop.base.streams import notify
 from hotloop.envs.closing import CLOSE_S
 from hotloop.runs import Report, RunResult
+from hotloop.runs.policies import policy_runs
 from hotloop.training.algorithm import Algorithm
 from hotloop.training.background_plot import BackgroundPlot
 from hotloop.training.live_line import LiveLine
@@ -60,6 +61,8 @@ def train_in_terminal(
                 print(result.execution, flush=True)
                 if result.stop_reason:
                     print(describe_stop(result), flush=True)
+                played = [*policy_runs(result.run_dir), result.run_dir][0]
+                print(f"next: hotloop eval {shlex.quote(str(played))}", flush=True)
             elif guard.number is not None:
                 code = 128 + guard.number
                 _conclude_interrupted(live.run_dir, drawing, conclude)

@@ -701,7 +701,10 @@ def test_the_run_config_gives_the_number_of_environments(profile: Path) -> None:
 def test_nothing_to_read(tmp_path: Path) -> None:
     with pytest.raises(ProfileError, match="does not exist"):
         read(tmp_path / "none")
-    with pytest.raises(ProfileError, match=r"expected recordings .* got none"):
+    with pytest.raises(ProfileError, match=r"expected recordings .* got none: profile again"):
+        read(tmp_path)
+    (tmp_path / "seed_1" / "timing").mkdir(parents=True)
+    with pytest.raises(ProfileError, match=r"choose one of the 1 runs in it, such as .*/seed_1$"):
         read(tmp_path)
     (tmp_path / "x.hlt").write_bytes(b"x")
     with pytest.raises(ProfileError, match="it has another format"):

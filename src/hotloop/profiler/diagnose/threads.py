@@ -53,7 +53,7 @@ def crowded_cores(evidence: Evidence) -> Explanation | None:
     texts = {
         "cores": f"{crowding.cores} core{'s' * (crowding.cores > 1)}",
         "causes": " and ".join(cause for cause, _ in causes),
-        "cures": "; ".join(f"{cause}: {cure}" for cause, cure in causes),
+        "cures": ", and ".join(f"{cure} (now with {cause})" for cause, cure in causes),
         "before": before,
         "after": after,
     }

@@ -89,9 +89,12 @@ def read(directory: str | os.PathLike[str]) -> Session:
         session.directory, session.problems = str(root), problems
         return session
     if not recordings and not totals:
+        inner = sorted(path.parent for path in root.glob("*/timing"))
+        advice = f"choose one of the {len(inner)} runs in it, such as {inner[0]}" if inner else ""
         raise ProfileError(
-            f"expected recordings (*.hlt) in {root} or its `timing` directory, got none: profile "
-            "again, or see `hotloop runs`" + "".join(f"; {problem}" for problem in problems[:3])
+            f"expected recordings (*.hlt) in {root} or its `timing` directory, got none: "
+            f"{advice or 'profile again, or see `hotloop runs`'}"
+            + "".join(f"; {problem}" for problem in problems[:3])
         )
     # Merge, and add the facts of runs and the GPU windows.
     run_directories = (root, *(folder.parent for folder in sorted(directories)))

@@ -258,7 +258,7 @@ def _type_rules() -> ConstructorRegistry:
     add(lambda kind: dict in (kind, get_origin(kind)), "JSON", _json_object, json.dumps)
     add(lambda kind: kind == Scheduled, "FLOAT|SCHEDULE", _number_or_text)
     add(lambda kind: kind == tuple[str, ...], "NAME,NAME,…", _names, ",".join)
-    add(lambda kind: kind == Factory, "MODULE:NAME", str)
+    add(lambda kind: kind == Factory, "NAME|MODULE:NAME", str)
     return registry
 
 

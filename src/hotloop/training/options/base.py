@@ -138,7 +138,7 @@ def unknown_option_message(name: str, config_class: type[Options]) -> str:
     algorithm = config_class.__module__.rpartition(".")[2]
     owners = [owner for find_owners in OPTION_OWNERS for owner in find_owners(name)]
     note = f"; {', '.join(owners)} {'has' if len(owners) == 1 else 'have'} it" if owners else ""
-    return f"`{name}` is not an option of {algorithm}'s {config_class.__name__}{note}" + (
+    return f"`{name}` is not an option of {algorithm}{note}" + (
         translate(name, known)
         or ("" if owners else nearest(name, known) or "; `--help` lists its options")
     )

@@ -285,6 +285,8 @@ def check_value(name: str, hint: Any, value: Any) -> None:
         if value == 0 and type(value) is not bool and type(None) in leaf_types(hint):
             expected += " or None"
         hints = "".join(f": {mark.text}" for mark in _marks(hint) if isinstance(mark, Hint))
+        if tuple[type(value), ...] in leaf_types(hint):
+            hints += f": pass a list, [{value!r}]"
         raise ConfigError(f"`{name}` must {expected}, got {shortened(repr(value))}{hints}")
 
 
