@@ -206,7 +206,9 @@ def test_factory_must_return_an_environment(result):
 def test_bad_env_and_num_envs():
     with pytest.raises(ConfigError, match="`env` must be an id or a factory, got 3"):
         make_vec(3)
-    with pytest.raises(ConfigError, match="`num_envs` must be at least 1, got 0"):
+    with pytest.raises(ConfigError, match="`num_envs` must be a positive integer, got '8'"):
+        make_vec("CartPole-v1", "8")
+    with pytest.raises(ConfigError, match="`num_envs` must be a positive integer, got 0"):
         make_vec("CartPole-v1", 0)
 
 

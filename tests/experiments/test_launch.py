@@ -66,7 +66,13 @@ def test_several_seeds_and_values(tmp_path, capfd):
     [
         ({"lerning_rate": [1]}, {}, UnknownNameError, "did you mean 'learning_rate'"),
         ({"gamma": [0.9, 1]}, {"lerning_rate": 1}, UnknownNameError, "learning_rate"),
-        ({"gamma": [0.9, 1]}, {"jobs": 0}, ConfigError, "`--jobs` must be positive, got 0"),
+        (
+            {"gamma": [0.9, 1]},
+            {"jobs": 0},
+            ConfigError,
+            "`--jobs` must be a positive number, got 0",
+        ),
+        ({"gamma": [0.9, 1]}, {"trials": "2"}, ConfigError, "`--trials` must be a positive num"),
         (
             {"gamma": [0.9, 1]},
             {"sampler_seed": -1},
@@ -91,8 +97,9 @@ def test_invalid_arguments_are_rejected_before_a_training(tmp_path, space, optio
     ("options", "message"),
     [
         ({"policies": "a,b", "jobs": 1}, "`policies` can't be combined with several seeds"),
-        ({"jobs": 0}, "`--jobs` must be positive, got 0"),
-        ({"jobs": 0, "lanes": True}, "`--jobs` must be positive, got 0"),
+        ({"jobs": "two"}, "`--jobs` must be a positive number, got 'two'"),
+        ({"jobs": 0}, "`--jobs` must be a positive number, got 0"),
+        ({"jobs": 0, "lanes": True}, "`--jobs` must be a positive number, got 0"),
     ],
 )
 def test_invalid_groups_are_rejected_before_a_training(tmp_path, options, message):

@@ -64,6 +64,7 @@ def test_a_list_in_a_file_gives_its_values():
         ("learning_rate", "log:a,b", r"is not a valid range: .* got 'a'; list values as"),
         ("learning_rate", "log:1e-5", r"is not a valid range"),
         ("learning_rate", "log:1e-5,nan", r"is not a valid range"),
+        ("learning_rate", "lgo:1e-5,1e-2", r"got 'lgo:1e-5'; a range begins with log, lin, int"),
         ("learning_rate", "nope,1e-3", "expected a number"),
         ("num_steps", "lin:16,64", r"`num_steps` is an integer: write `num_steps=int:16,64`"),
         ("learning_rate", "int:1.5,3", "its ends must be integers"),

@@ -193,6 +193,15 @@ def test_a_list_of_callbacks_is_needed():
             ppo.train(ppo.Config(**SMALL), callbacks=callbacks, progress=False)
 
 
+def test_methods_that_are_no_events_get_a_warning():
+    class Ported(Callback):
+        def _on_step(self): ...
+        def on_update(self, report): ...
+
+    with pytest.warns(UserWarning, match=r"`Ported._on_step` is no event .* on_start, on_rollout"):
+        CallbackList([Ported()])
+
+
 def test_state_is_kept_in_checkpoints(tmp_path):
     class Counter(Callback):
         count = 0

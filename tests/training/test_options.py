@@ -296,7 +296,7 @@ def test_schedules_are_accepted_for_numbers(value):
         ({"learning_rate": "linaer:1,0"}, "`learning_rate`: expected a number (0.001) or a sche"),
         ({"learning_rate": []}, "`learning_rate`: expected a number (0.001) or a schedule: "),
         ({"gamma": "piecewise:0=0.9,0.5=1.1"}, "`gamma` must lie in [0, 1], got 'piecewise:0=0.9"),
-        ({"target_entropy": math.nan}, "`target_entropy` must be finite, got nan"),
+        ({"target_entropy": math.nan}, "`target_entropy` must be a finite number, got nan"),
         ({"mixing": "linear:1,0"}, "`mixing` must be positive and finite, got 'linear:1,0'"),
     ],
 )

@@ -58,6 +58,9 @@ def test_training_without_progress_prints_and_draws_nothing(finished_training, t
     quiet = ppo.train(again, progress=False)
     assert capsys.readouterr() == ("", "")
     assert not (quiet.run_dir / "learning_curve.png").exists()
+    steps = f"{quiet.timesteps:,} steps"
+    assert str(quiet).startswith(f"{quiet.run_dir}: finished after {steps}, mean return ")
+    assert repr(quiet.policy).startswith("TrainedPolicy(observation: float32, shape (4,); action: ")
     page = quiet._repr_html_()  # drawn on demand
     picture = re.search(r"base64,([^']+)'", page)
     assert picture is not None

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hotloop.errors import ConfigError
+from hotloop.errors import ConfigError, UnknownNameError
 
 SYNTAX = (
     "list values as 0.01,0.1 (or 1,2;3,4 if they contain commas), write steps as 0.1:0.5:0.1, "
@@ -148,7 +148,12 @@ def parse_domain(name: str, text: str, parse_item: Callable[[str], Any]) -> Choi
         raise range_error(name, text, error) from None
     except ArithmeticError:
         raise range_error(name, text, "its numbers are too far apart or too close") from None
-    return Choices(tuple(map(parse_item, values)))
+    try:
+        return Choices(tuple(map(parse_item, values)))
+    except (ConfigError, UnknownNameError) as error:
+        if kind.isalpha() and colon and not str(error).endswith("?"):
+            raise type(error)(f"{error}; a range begins with {', '.join(_KINDS)}") from error
+        raise
 
 
 def range_error(name: str, text: str, reason: object) -> ConfigError:

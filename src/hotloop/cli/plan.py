@@ -56,12 +56,21 @@ def _parser() -> argparse.ArgumentParser:
     share_help = "share of a step that needs a core, 0 to 1; the rest is waiting (default: 1 with "
     share_help += "--cores-per-node, else 0)"
     add("--busy-share", type=share, metavar="P", help=share_help)
-    add("--envs-per-worker", type=count, default=1, metavar="N", help="default: %(default)s")
-    add("--num-steps", type=count, default=128, metavar="T", help="fragment's steps; default: 128")
-    add("--schedule", choices=_SCHEDULES, default="async", help="default: %(default)s")
+    add(
+        "--envs-per-worker",
+        type=count,
+        default=1,
+        metavar="N",
+        help="environments of each worker (default: 1)",
+    )
+    steps_help = "steps of each environment between two updates (default: %(default)s)"
+    add("--num-steps", type=count, default=128, metavar="T", help=steps_help)
+    schedule_help = "when the learner updates, as in `hotloop train` (default: %(default)s)"
+    add("--schedule", choices=_SCHEDULES, default="async", help=schedule_help)
     add("--overlap", action="store_true", help="collect while learning, with barrier or variable")
-    add("--obs-bytes", type=count, metavar="B", help="size of an observation (default: 32)")
-    add("--weights-bytes", type=count, default=100_000, metavar="B", help="default: 100000")
+    add("--obs-bytes", type=count, metavar="B", help="bytes of an observation (default: 32)")
+    weights_help = "bytes of the policy that workers receive (default: %(default)s)"
+    add("--weights-bytes", type=count, default=100_000, metavar="B", help=weights_help)
     add(
         "--learner-steps-per-s",
         type=positive,
@@ -70,10 +79,12 @@ def _parser() -> argparse.ArgumentParser:
         help="transitions that the learner can process (default: no limit); a run's `update` span "
         "has the time",
     )
-    add("--nodes", type=count, default=1, metavar="M", help="machines; default: 1")
-    add("--cores-per-node", type=count, metavar="C", help="default: no limit")
-    add("--network-gbit", type=positive, default=10.0, metavar="G", help="per machine; default: 10")
-    add("--object-store-gb", type=positive, metavar="G", help="Ray's store, learner's machine")
+    add("--nodes", type=count, default=1, metavar="M", help="machines (default: 1)")
+    add("--cores-per-node", type=count, metavar="C", help="cores of each (default: no limit)")
+    network_help = "Gbit/s between two machines (default: %(default)g)"
+    add("--network-gbit", type=positive, default=10.0, metavar="G", help=network_help)
+    store_help = "size of Ray's object store on the learner's machine (default: no limit)"
+    add("--object-store-gb", type=positive, metavar="G", help=store_help)
     add("--plot", type=Path, metavar="FILE", help="draw the curve: .png, .svg or .pdf")
     add("--json", action="store_true", help="print one JSON object instead of the table")
     return parser

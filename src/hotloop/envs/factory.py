@@ -8,6 +8,7 @@ import functools
 import importlib
 import importlib.util
 import itertools
+import numbers
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -218,8 +219,9 @@ def _make_groups(
     num_threads: int | None,
 ) -> list[VectorEnv]:
     """Return single environments in at most `num_groups` groups, all others in one group."""
-    if num_envs is not None and num_envs < 1:
-        raise ConfigError(f"`num_envs` must be at least 1, got {num_envs}")
+    is_count = isinstance(num_envs, numbers.Integral) and num_envs > 0
+    if num_envs is not None and not is_count:
+        raise ConfigError(f"`num_envs` must be a positive integer, got {num_envs!r}")
     kwargs = dict(spec.env_kwargs)
     if spec.is_envpool:
         pool = _make_envpool(spec, num_envs or 1)

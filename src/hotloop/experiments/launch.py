@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hotloop.base.space_syntax import SYNTAX
 from hotloop.envs import EnvSpec
 from hotloop.errors import ConfigError, RunDirectoryError
-from hotloop.experiments.plan import Plan, default_jobs, parse_seeds, plan_options
+from hotloop.experiments.plan import Plan, check_positive, default_jobs, parse_seeds, plan_options
 from hotloop.experiments.pool import PoolExecutor
 from hotloop.experiments.pruners import Pruner
 from hotloop.experiments.results import GROUP_FILE, Results, group_run_name
@@ -91,6 +91,8 @@ def sweep(
         ConfigError, UnknownNameError: an option, a space or a setting is invalid.
         MissingExtraError: the sampler needs an extra.
     """
+    for name, number in (("trials", trials), ("hours", hours), ("jobs", jobs), ("lanes", lanes)):
+        check_positive(name, number)
     definition = _find(algorithm)
     config, texts = definition.preset(_importable_env(env_id), **options), _as_texts(space)
     path = sweep_path(config.env_id, algorithm) if file is None else Path(file)
@@ -273,6 +275,7 @@ def plan_group(
         for k in range(grid_size(space))
         for seed in seeds
     ]
+    check_positive("jobs", jobs)
     num_jobs = min(default_jobs(config) if jobs is None else jobs, len(configs))
     num_lanes = 1
     if has_lanes:

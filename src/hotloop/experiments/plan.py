@@ -71,9 +71,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         for name in ("trials", "hours", "jobs", "lanes", "runs_per_update"):
-            number = getattr(self, name)
-            if number is not None and not number > 0:
-                raise ConfigError(f"`--{name}` must be positive, got {number:g}")
+            check_positive(name, getattr(self, name))
         if not 0 <= self.sampler_seed < 2**31:  # NumPy's and Optuna's generators take no others
             raise ConfigError(
                 f"`--sampler-seed` must be from 0 to 2³¹ − 1, got {self.sampler_seed}"
@@ -163,6 +161,17 @@ def parse_seeds(seeds: str | int | Iterable[int]) -> tuple[int, ...]:
         if parsed.count(seed) > 1:
             raise ConfigError(f"`--seeds` has {seed} twice in '{text}': write each seed once")
     return tuple(parsed)
+
+
+def check_positive(name: str, number: Any) -> None:
+    """Check that a number of a plan is None or positive.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    is_number = isinstance(number, (int, float)) and type(number) is not bool
+    if number is not None and not (is_number and number > 0):
+        raise ConfigError(f"`--{name}` must be a positive number, got {number!r}")
 
 
 def default_jobs(config: Any) -> int:

@@ -36,19 +36,23 @@ class TrainedPolicy:
         spec = acting.network.action_spec
         self._masks = MaskWriter(spec) if spec.is_masked else None
 
+    def __repr__(self) -> str:
+        return f"TrainedPolicy({'; '.join(f'{x}: {y}' for x, y in self._facts().items())})"
+
     def _repr_html_(self) -> str:
         """Return the policy's spaces and size for notebooks."""
+        return aligned_rows(self._facts())
+
+    def _facts(self) -> dict[str, str]:
         obs, action = self.network.obs_spec, self.network.action_spec
         sizes = (math.prod(shape) for shape in self.network.parameter_shapes().values())
-        return aligned_rows(
-            {
-                "observation": f"{obs.dtype}, shape {obs.shape}",
-                "action": f"{action.kind}, "
-                + (f"shape {action.shape}" if action.shape else f"{action.num_actions} values"),
-                "parameters": f"{sum(sizes):,}",
-                "iterations": f"{self.version:,}",
-            }
-        )
+        return {
+            "observation": f"{obs.dtype}, shape {obs.shape}",
+            "action": f"{action.kind}, "
+            + (f"shape {action.shape}" if action.shape else f"{action.num_actions} values"),
+            "parameters": f"{sum(sizes):,}",
+            "iterations": f"{self.version:,}",
+        }
 
     @property
     def snapshot(self) -> PolicySnapshot:

@@ -300,6 +300,11 @@ class RunResult:
             )
         return learner.tree()
 
+    def __str__(self) -> str:
+        text = f"{self.run_dir}: {self.status} after {self.timesteps:,} steps"
+        text += f" ({self.stop_reason})" if self.stop_reason else ""
+        return f"{text}, mean return {self.mean_return:.1f}"
+
     def _repr_html_(self) -> str:
         """Return the run as HTML for notebooks."""
         from hotloop.runs.notebook import run_html

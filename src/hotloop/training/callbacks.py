@@ -7,6 +7,7 @@ methods that a class overrides are called.
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -219,6 +220,7 @@ class CallbackList:
                     f"`hotloop.training.Callback`, got {callback!r}: inherit it, or pass a "
                     "function of the report as `on_report`"
                 )
+            _warn_about_unknown_events(callback)
         self._callbacks: dict[str, Callback] = {}  # by the name in checkpoints
         for callback in (*rules, *callbacks):
             name, count = type(callback).__name__, 1
@@ -323,3 +325,15 @@ def _call(name: str, callback: Callback, method: str, *arguments: Any) -> Any:
             f"the callback {name} raised in `{method}`: {describe_exception(error)}; complete "
             "iterations are saved"
         ) from error
+
+
+def _warn_about_unknown_events(callback: Callback) -> None:
+    """Warn about methods such as Stable-Baselines3's `_on_step`, which are never called."""
+    events = [name for name in vars(Callback) if name.startswith("on_")]
+    unknown = [name for name in dir(type(callback)) if name.lstrip("_").startswith("on_")]
+    for name in sorted(set(unknown) - set(events)):
+        warnings.warn(
+            f"`{type(callback).__name__}.{name}` is no event of a callback, so the training never "
+            f"calls it: the events are {', '.join(events)}",
+            stacklevel=2,
+        )

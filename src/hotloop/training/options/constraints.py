@@ -121,7 +121,7 @@ INTEGER: Final = Constraint("be an integer", _is_int)
 POSITIVE: Final = Constraint("be positive and finite", lambda x: _is_finite(x) and x > 0)
 NOT_NEGATIVE: Final = Constraint("be finite and not negative", lambda x: _is_finite(x) and x >= 0)
 FRACTION: Final = Constraint("lie in [0, 1]", lambda x: _is_finite(x) and 0 <= x <= 1)
-FINITE: Final = Constraint("be finite", _is_finite)
+FINITE: Final = Constraint("be a finite number", _is_finite)
 
 
 def between(least: int, most: int) -> Constraint:
@@ -286,7 +286,7 @@ def check_value(name: str, hint: Any, value: Any) -> None:
             expected += " or None"
         hints = "".join(f": {mark.text}" for mark in _marks(hint) if isinstance(mark, Hint))
         if tuple[type(value), ...] in leaf_types(hint):
-            hints += f": pass a list, [{value!r}]"
+            hints = f": pass a list, [{value!r}]"
         raise ConfigError(f"`{name}` must {expected}, got {shortened(repr(value))}{hints}")
 
 
