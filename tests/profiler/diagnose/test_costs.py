@@ -13,9 +13,9 @@ import pytest
 from hotloop.profiler.diagnose import bound, causes, diagnose
 from hotloop.profiler.diagnose.cost import Cost
 from hotloop.profiler.diagnose.costs import Costs
-from hotloop.profiler.diagnose.evidence import Evidence
+from hotloop.profiler.diagnose.evidence import Evidence, user_positions
 from hotloop.profiler.diagnose.merging import merge_alike
-from hotloop.profiler.session import Frame, is_library
+from hotloop.profiler.session import Frame, Stack, is_library
 from tests.profiler.sessions import period, process, sample, session
 
 SITE = "/usr/lib/python3.11/site-packages"
@@ -563,6 +563,98 @@ def test_the_first_wait_for_a_program_belongs_to_its_start(tmp_path):
     assert first.places[0].line == program.line("game = subprocess.Popen(")
     assert first.gain == pytest.approx(10 / 3)
     assert (rest.rule, rest.gain) == ("line", pytest.approx(10 / 7))
+
+
+CLIENT = """
+    def ask(message):
+        with socket.create_connection(address) as sock:
+            sock.sendall(message)
+            return sock.recv(99)
+
+    for step in range(1000):
+        ask(b"step")
+"""
+
+
+def test_the_first_answer_of_a_connection_belongs_to_its_opening(tmp_path):
+    program = Program(tmp_path, CLIENT)
+    main = ("<module>", 'ask(b"step")')
+    opens = f"create_connection ({PYTHON}/socket.py:1)"
+    line = "with socket.create_connection(address) as sock:"
+    program.at(main, ("ask", line), below=(opens,), seconds=2)
+    program.at(main, ("ask", "return sock.recv(99)"), seconds=4, blocked="network")
+    program.at(main, below=(FORWARD,), seconds=4)
+    (cost,) = (x for x in program.diagnoses() if not x.is_rebuild)
+    # An answer still takes some time.
+    assert (cost.rule, cost.gain) == ("connections", pytest.approx(10 / (10 - 0.75 * 6)))
+    assert cost.places[0].line == program.line(line)
+
+
+ACTORS = """
+    def act(connection):
+        while True:
+            connection.send(history)
+
+    for step in range(1000):
+        rows = [connection.recv() for connection in connections]
+        net(rows)
+"""
+
+
+def test_messages_are_one_cost_at_both_ends(tmp_path):
+    """Waits for them are none, and no loop over elements."""
+    file = f"{PYTHON}/multiprocessing/connection.py"
+    program = Program(tmp_path, ACTORS)
+    receives = ("<module>", "rows = [connection.recv()")
+    below = (f"_ConnectionBase.recv ({file}:250)",)
+    program.at(receives, below=below, seconds=3)
+    program.at(receives, below=(*below, f"Connection._recv ({file}:1)"), seconds=3, blocked="pipe")
+    program.at(("<module>", "net(rows)"), below=(FORWARD,), seconds=4)
+    sends = f"act ({program.path}:{program.line('connection.send(history)')})"
+    pickles = sample(sends, f"_ConnectionBase.send ({file}:200)", elapsed_s=3, on_core_s=3)
+    worker = process("worker", role="worker", pid=7, samples=[pickles])
+    found = diagnose(session(program.session().main, worker))
+    (cost,) = (x for x in found if not x.is_rebuild)
+    assert (cost.rule, cost.gain) == ("messages", pytest.approx(10 / 4))
+    lines = {program.line("rows = [connection.recv()"), program.line("connection.send(history)")}
+    assert lines <= {place.line for place in cost.places[:3]}
+
+
+def test_a_wait_before_a_queue_for_a_core_is_a_wait(tmp_path):
+    rows = [
+        sample("<module> (a.py:1)", elapsed_s=9, on_core_s=on_core_s, queued_s=6)
+        for on_core_s in (0.5, 2.0)
+    ]
+    main = process(samples=rows[:1], end_s=9.0)
+    assert [row.is_blocked for row in Evidence(session(main)).rows_of(main)] == [True]
+    main = process(samples=rows[1:], end_s=9.0)
+    assert [row.is_blocked for row in Evidence(session(main)).rows_of(main)] == [False]
+
+
+LAMBDAS = """
+    def make(env):
+        return Transform(env, lambda obs: resize(obs))
+
+    for step in range(1000):
+        env.step(0)
+        best = max(rows, key=lambda row: row[0])
+"""
+
+
+def test_lambdas_have_lines_of_their_own_unless_they_are_called_there(tmp_path):
+    program = Program(tmp_path, LAMBDAS)
+    made = program.line("return Transform(env, lambda obs: resize(obs))")
+    called = program.line("best = max(rows, key=lambda row: row[0])")
+    for caller, line, expected in (
+        (program.line("env.step(0)"), made, 2),
+        (called, called, 1),
+    ):
+        places = [("<module>", caller), ("<lambda>", line)]
+        stack = Stack(
+            tuple(Frame(function, str(program.path), 1) for function, _ in places),
+            tuple(number for _, number in places),
+        )
+        assert len(user_positions(stack)) == expected
 
 
 def test_the_main_loop_is_not_removable(tmp_path):
@@ -1350,6 +1442,19 @@ def test_work_and_waiting_for_the_lock_at_one_line_are_two_costs():
     found = {item.rule: item for item in diagnose(with_lock_holder(interpreter_s=2.5))}
     assert found["line"].gain == pytest.approx(10 / 6.5)
     assert found["interpreter-lock"].gain == pytest.approx(10 / 7.5)
+
+
+def test_a_short_wait_for_the_interpreter_renames_no_larger_cost(tmp_path):
+    """A thread that main waits for 5 s keeps its cause, though main also waits for its lock."""
+    (tmp_path / "data.py").write_text("with guard:\n    pass\n")
+    load = f"load ({tmp_path}/data.py:1)"
+    rows = [
+        sample("<module> (/me/train.py:90)", f"get ({PYTHON}/queue.py:1)", elapsed_s=5, lock=5.0),
+        sample("<module> (/me/train.py:91)", CARTPOLE, elapsed_s=5, on_core_s=4, interpreter=0.1),
+        sample(load, elapsed_s=5, lock=4.5, on_core_s=0.1, thread=7),
+    ]
+    (only,) = diagnose(session(process(samples=rows, end_s=10)))
+    assert (only.rule, only.gain) == ("lock", pytest.approx(2.0, rel=0.1))
 
 
 def test_a_cause_without_a_place_may_be_beside_a_thread():

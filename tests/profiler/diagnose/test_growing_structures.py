@@ -46,6 +46,9 @@ TEXT = """
             i = max(self.counts.values())
             j = spread(rows)
             k = longest(kept)
+            n = np.argsort(-self.counts[:step])
+            o = np.mean(self.counts / self.counts.sum())
+            p = np.mean(self.counts * rows)
         return np.array(kept)
 """
 
@@ -66,6 +69,9 @@ TEXT = """
         ("m = np.mean(self.scores)", False),
         ("l = list(kept[:step])", True),
         ("i = max(self.counts.values())", True),
+        ("n = np.argsort(-self.counts[:step])", True),
+        ("o = np.mean(self.counts / self.counts.sum())", True),
+        ("p = np.mean(self.counts * rows)", False),
         ("return np.array([state[0], state[1]])", False),
         ("return np.array(kept)", False),
     ],

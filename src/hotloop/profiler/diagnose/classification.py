@@ -189,7 +189,7 @@ class Program:
             return causes.EVALUATION
         inner, at = library_frames(stack), chain[0]
         file, called = at.frame.file, at.called_names
-        is_blocked = row.sample.blocked_ns >= 0.5 * row.sample.elapsed_ns
+        is_blocked = row.is_blocked
         is_external = is_blocked and main_wait([row]) in _SIMULATOR_WAITS
         if is_external and self._waits_for_simulator(row, chain):
             return "environments"
@@ -203,6 +203,8 @@ class Program:
             cause = causes.WRAPPERS  # the user can't change a library
         if self._restarts_processes and libraries.calls_into(row, "process_starts"):
             cause = causes.PROCESSES
+        if not is_blocked and libraries.calls_into(row, "messages"):
+            cause = causes.MESSAGES
         cause = cause or causes.for_stage(row.stage)
         if cause is not None:
             return cause

@@ -246,12 +246,12 @@ def _wrapper_costs(program: Program, by_class: dict[str, list[SampleRow]]) -> li
 def _function_costs(program: Program, frame: Frame, rows: list[SampleRow]) -> list[Cost]:
     """Return the costs of a function's own lines: of a line, a loop, or the whole function."""
     by_block: dict[source.CodeBlock, list[SampleRow]] = {}
-    loops: set[source.CodeBlock] = set()
+    loop_ns: dict[source.CodeBlock, float] = {}
     for row in rows:
         at = user_positions(row.stack)[0]
         loop = program.tight_loop(at)
-        if loop is not None:
-            loops.add(loop)
+        if loop is not None and not row.is_blocked:
+            loop_ns[loop] = loop_ns.get(loop, 0.0) + row.ns
         block = loop or source.statement_at(frame.file, at.line)
         by_block.setdefault(block, []).append(row)
     found: list[Cost] = []
@@ -259,8 +259,8 @@ def _function_costs(program: Program, frame: Frame, rows: list[SampleRow]) -> li
         block_rows = by_block[block]
         names = source.names_called(frame.file, _largest_statement(block_rows))
         cause = causes.for_calls(names)
-        if block in loops:
-            cause = causes.PYTHON_LOOP
+        if loop_ns.get(block, 0.0) > 0.5 * sum(row.ns for row in block_rows):
+            cause = causes.PYTHON_LOOP  # otherwise it waits
         elif cause is not None and (
             cause.is_sure or not _is_confirmed(program, cause, frame.file, block_rows)
         ):
@@ -313,8 +313,8 @@ def _largest_statement(rows: list[SampleRow]) -> source.CodeBlock:
 def _with_interpreter_costs(evidence: Evidence, costs: list[Cost]) -> list[Cost]:
     """Return the costs with those of threads that hold the interpreter's lock.
 
-    If the main thread also waits for such a thread itself, its line already has a cost. The main
-    thread's own work at the same line is another cost.
+    If the main thread also waits for such a thread itself, its line already has a cost, and the
+    larger of both decides on its cause. The main thread's own work at the same line is another one.
     """
     result = costs[:]
     indices: dict[tuple[CodeLine, ...], int] = {}
@@ -327,9 +327,7 @@ def _with_interpreter_costs(evidence: Evidence, costs: list[Cost]) -> list[Cost]
         if index == len(result):
             result.append(holder)
         else:
-            same = result[index]
-            rows = max(same, holder, key=lambda cost: cost.ns).rows
-            result[index] = Cost(causes.INTERPRETER, same.function, same.block, rows)
+            result[index] = max(result[index], holder, key=lambda cost: cost.ns)
     return result
 
 

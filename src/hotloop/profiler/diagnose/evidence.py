@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable
 from functools import cached_property, lru_cache
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -346,12 +347,13 @@ def library_frames(stack: Stack) -> tuple[Frame, ...]:
     return frames[next(users, -1) + 1 :]
 
 
-@lru_cache(maxsize=65536)
+@source_cache(65536)
 def user_positions(stack: Stack) -> tuple[CodePosition, ...]:
     """Return the user's lines in a stack, innermost first.
 
-    A comprehension belongs to its line. The target of a thread or process is the outermost frame,
-    since a forked process also has its parent's frames.
+    A comprehension belongs to its line, and so does a lambda that is called where it is written.
+    The target of a thread or process is the outermost frame, since a forked process also has its
+    parent's frames.
     """
     frames = stack.frames
     begin = entry_index(stack)
@@ -362,9 +364,18 @@ def user_positions(stack: Stack) -> tuple[CodePosition, ...]:
         for i in range(len(frames) - 1, begin, -1)
         if not is_library(frames[i])
     ]
-    return tuple(
-        line for line in lines if not line.frame.function.endswith(INLINE_FUNCTIONS)
-    ) or tuple(lines[:1])
+    callers = zip_longest(lines, lines[1:])
+    return tuple(at for at, caller in callers if not _is_inline(at, caller)) or tuple(lines[:1])
+
+
+def _is_inline(at: CodePosition, caller: CodePosition | None) -> bool:
+    """Return whether a frame is part of its caller's line: a comprehension or a lambda there."""
+    if not at.frame.function.endswith(INLINE_FUNCTIONS):
+        return False
+    if not at.frame.function.endswith("<lambda>") or caller is None:
+        return True
+    file, line = caller.frame.file, caller.line
+    return at.frame.file == file and at.line in source.statement_at(file, line)
 
 
 class TimeTotals(NamedTuple):
@@ -428,10 +439,10 @@ def short_path(file: str) -> str:
 
 def is_waiting(row: SampleRow) -> bool:
     """Return whether the samples are mostly a wait for another thread or process of the program."""
-    sample = row.sample
-    if sample.blocked_ns < 0.5 * sample.elapsed_ns:
+    if not row.is_blocked:
         return False
-    wait = max(sample.waits, key=lambda name: sample.waits[name], default=None)
+    waits = row.sample.waits
+    wait = max(waits, key=lambda name: waits[name], default=None)
     if wait in ("sleep", "child") and row.stage == "wait":
         return True  # see `with_polls`
     if wait == "sleep" and is_in("polls", row.stack.frames[-1]):

@@ -52,6 +52,11 @@ def _persists(file: str, node: ast.expr, line: int, callers: int) -> bool:
     """Return whether an expression is a whole structure that outlives an iteration at a line."""
     if isinstance(node, ast.Starred):
         return _persists(file, node.value, line, callers)
+    if isinstance(node, ast.UnaryOp):
+        return _persists(file, node.operand, line, callers)
+    if isinstance(node, ast.BinOp):  # all of it: `scale * obs` is new
+        sides = [x for x in (node.left, node.right) if not isinstance(x, ast.Constant)]
+        return bool(sides) and all(_persists(file, x, line, callers) for x in sides)
     if isinstance(node, ast.Subscript):
         return not _is_selection(node.slice) and _persists(file, node.value, line, callers)
     if isinstance(node, ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp):
@@ -106,13 +111,19 @@ def _receives_persistent_argument(
     file: str, function: str, name: str, index: int, callers: int
 ) -> bool:
     """Return whether some call of a function passes a persistent structure for a parameter."""
-    for call in nodes(file, ast.Call):
-        if called_name(call) != function:
-            continue
+    for call in _calls_by_name(file).get(function, ()):
         values = [x.value for x in call.keywords if x.arg == name] + call.args[index : index + 1]
         if any(_persists(file, value, call.lineno, callers) for value in values):
             return True
     return False
+
+
+@source_cache(256)
+def _calls_by_name(file: str) -> dict[str, list[ast.Call]]:
+    calls: dict[str, list[ast.Call]] = {}
+    for call in nodes(file, ast.Call):
+        calls.setdefault(called_name(call), []).append(call)
+    return calls
 
 
 @source_cache(4096)

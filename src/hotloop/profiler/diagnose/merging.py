@@ -16,10 +16,14 @@ from hotloop.profiler.session.sums import Key, ranked, sums
 
 
 def merge_alike(costs: list[Cost]) -> list[Cost]:
-    """Merge the costs of each cause that is waste, since the same change removes them."""
+    """Merge the costs of each cause that is waste, since the same change removes them.
+
+    So it does for messages, which one process sends and another one receives.
+    """
     alike: dict[str, list[Cost]] = {}
     for cost in costs:
-        if cost.is_waste and cost.cause is not None and cost.explanation is None:
+        is_one = cost.is_waste or cost.cause is causes.MESSAGES
+        if is_one and cost.cause is not None and cost.explanation is None:
             alike.setdefault(cost.cause.name, []).append(cost)
     for parts in alike.values():
         if len(parts) > 1:
@@ -167,7 +171,8 @@ def _is_core_work(program: Program, cost: Cost) -> bool:
     is_large = cost.ns > LIMITS.large_share * program.loop_ns
     if program.has_core or cost.wait not in ("computing", "queued"):
         return False
-    if cost.is_waste or (cost.is_sure and is_large):
+    known = cost.cause not in (None, causes.WALKED_EACH_STEP)
+    if cost.is_waste or (known and is_large):
         return False
     return (
         cost.cause is causes.PYTHON_LOOP

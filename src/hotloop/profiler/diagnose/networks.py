@@ -121,11 +121,10 @@ def tiny_operations(evidence: Evidence) -> Explanation | None:
             inclusive.setdefault((frame.file, loop), []).append(row)
         leaf = row.leaf
         loop = source.loop_around(leaf.file, leaf.line) if user_positions(row.stack) else None
-        is_blocked = row.sample.blocked_ns > 0.5 * row.sample.elapsed_ns
         block = source.statement_at(leaf.file, leaf.line)
         # A matrix product may be a large operation, and samples do not show its size.
         is_product = source.multiplies_matrices(leaf.file, block)
-        if loop is None or is_blocked or is_product:
+        if loop is None or row.is_blocked or is_product:
             continue
         if row.stage in _OPERATION_STAGES:
             direct.setdefault((leaf.file, loop), []).append(row)

@@ -1,9 +1,8 @@
-"""Waits for programs and processes that have just been started belong to the starting lines."""
+"""Waits for new programs, connections and processes belong to the lines that start them."""
 
 from __future__ import annotations
 
 from hotloop.profiler.diagnose import source
-from hotloop.profiler.diagnose.cost import main_wait
 from hotloop.profiler.diagnose.evidence import SampleRow, user_positions
 from hotloop.profiler.diagnose.libraries import calls_into
 from hotloop.profiler.session import Frame
@@ -14,9 +13,10 @@ _Starts = dict[Frame, dict[int, SampleRow]]
 def with_starts(rows: list[SampleRow], *, restarts_processes: bool) -> list[SampleRow]:
     """Return the rows with the waits for started programs and processes at the starting lines.
 
-    The start-up of another program takes time when its first answer is read. That wait is in a
-    function that also starts the program, directly or indirectly, in the same round of its loops. A
-    loop that only reads waits for the program's work.
+    The start-up of another program, or of a server's handler for a new connection, takes time when
+    its first answer is read. That wait is in a function that also starts the program or opens the
+    connection, directly or indirectly, in the same round of its loops. A loop that only reads waits
+    for the program's work.
 
     Waits for the work of recorded processes are not in `rows`. If a program starts processes again
     and again, the remaining waits in the starting functions are for new processes.
@@ -41,13 +41,15 @@ def with_starts(rows: list[SampleRow], *, restarts_processes: bool) -> list[Samp
 
 def _start_of(row: SampleRow, programs: _Starts, processes: _Starts) -> SampleRow | None:
     """Return a row of the start that a row waits for, if any."""
-    if row.sample.blocked_ns < 0.5 * row.sample.elapsed_ns:
+    if not row.is_blocked:
         return None
+    waits = row.sample.waits
+    wait = max(waits, key=lambda name: waits[name], default="")
     chain = user_positions(row.stack)
     if chain and chain[0].frame in processes:
         return next(iter(processes[chain[0].frame].values()))
     at = next((position for position in chain if position.frame in programs), None)
-    if at is None or main_wait([row]) != "pipe" or at.line in programs[at.frame]:
+    if at is None or wait not in ("pipe", "network") or at.line in programs[at.frame]:
         return None
     loop = source.loop_in_function(at.frame.file, at.line)
     starts = programs[at.frame].items()

@@ -29,6 +29,14 @@ class SampleRow(NamedTuple):
         return self.weight * self.sample.elapsed_ns
 
     @property
+    def is_blocked(self) -> bool:
+        """Whether the thread is blocked for longer than it computes.
+
+        After a wait it may be queued for a core, which is no work.
+        """
+        return self.sample.blocked_ns > max(0, self.sample.on_core_ns)
+
+    @property
     def key(self) -> tuple[int, int, tuple[str, ...], int]:
         """Process, thread, open spans and stack, which identify a row."""
         return self.process.pid, self.sample.thread, self.sample.path, self.sample.stack
