@@ -137,6 +137,14 @@ def test_a_copy_made_within_a_rollout_acts_with_its_own_parameters() -> None:
     assert np.all(copied.rollout_buffer.values == 5.0)
 
 
+def test_a_pass_that_ends_early_leaves_the_buffers_methods() -> None:
+    _, model = twins(stable_baselines3.PPO, RandomEnv, **PPO, target_kl=1e-9, learning_rate=0.01)
+    model.learn(60)
+    assert not model.acceleration.reasons()
+    assert model._n_updates == 3  # the first epoch of each rollout ends early
+    assert not {"to_torch", "add"} & vars(model.rollout_buffer).keys()
+
+
 def test_replaced_methods_of_buffers_are_called() -> None:
     def count_calls(owner: Any, name: str) -> list[int]:
         calls: list[int] = []
@@ -151,10 +159,12 @@ def test_replaced_methods_of_buffers_are_called() -> None:
 
     _, model = twins(stable_baselines3.PPO, RandomEnv, **PPO)
     counts = [
-        count_calls(model.rollout_buffer, name) for name in ("add", "compute_returns_and_advantage")
+        count_calls(model.rollout_buffer, name)
+        for name in ("add", "compute_returns_and_advantage", "to_torch")
     ]
     model.learn(20)
-    assert list(map(len, counts)) == [20, 1]
+    assert list(map(len, counts[:2])) == [20, 1]
+    assert len(counts[2]) >= 4 * 6  # minibatches times fields
     _, model = twins(stable_baselines3.TD3, RandomEnv, **REPLAY)
     calls = count_calls(model.replay_buffer, "sample")
     model.learn(6)

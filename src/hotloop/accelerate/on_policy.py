@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import torch
 from gymnasium import spaces
+from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.utils import explained_variance
 from torch import Tensor
 
@@ -21,6 +22,7 @@ from hotloop.accelerate.acceleration import (
     Acceleration,
     compile_if_worthwhile,
     hyper_tensors,
+    own_methods,
     set_hyper,
 )
 from hotloop.accelerate.acting import ActingTwin, acting_twin, forget_distribution
@@ -229,9 +231,17 @@ class OnPolicyModel(AcceleratedModel):
         """Raise Unsupported if the update can't use the policy."""
 
     def _minibatches(self, size: int) -> Iterator[Any]:
-        """Return the minibatches of one pass over the rollout, in a random order."""
+        """Yield the minibatches of one pass over the rollout, in a random order."""
         model: Any = self
-        return model.rollout_buffer.get(size)
+        buffer = model.rollout_buffer
+        methods = ("get", "_get_samples", "to_torch")
+        is_plain = type(buffer) is RolloutBuffer and not own_methods(buffer, methods)
+        if not is_plain or buffer.device.type != "cpu":
+            yield from buffer.get(size)
+            return
+        # The original selects rows, which are new arrays, and copies them once more.
+        with replaced_attribute(buffer, "to_torch", torch.from_numpy):
+            yield from buffer.get(size)
 
     def _acting_twin(self) -> ActingTwin:
         """Return the policy's forward on NumPy, or raise Unsupported."""
