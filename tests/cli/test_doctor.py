@@ -38,7 +38,7 @@ def test_a_quota(monkeypatch):
     findings = findings_by_name()
     assert findings["cores"].value == "2 of 8, by affinity or a quota"
     assert "raise it" in findings["cores"].advice
-    assert "take turns" in findings["idle cores"].advice
+    assert "end them" in findings["idle cores"].advice
 
 
 def test_no_compiler(monkeypatch):
@@ -126,4 +126,4 @@ def test_an_environment_without_a_preset(capsys):
     assert main(["presets", "Pendulum-v2"]) == 2
     assert "did you mean 'Pendulum-v1'" in capsys.readouterr().err
     assert main(["presets", "qqqqq"]) == 2
-    assert "uses the defaults of the algorithm" in capsys.readouterr().err
+    assert "uses the algorithm's defaults" in capsys.readouterr().err

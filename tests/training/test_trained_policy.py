@@ -162,6 +162,10 @@ def test_checkpoints_are_found_by_path_or_name(tmp_path, trained_run):
         hotloop.load(tmp_path / "nowhere")
     with pytest.raises(RunDirectoryError, match=r"did you mean '/.*/seed_1'"):
         hotloop.load(tmp_path / "seed1")
+    with pytest.raises(ConfigError, match="`episodes` must be a positive integer, got '3'"):
+        hotloop.evaluate(run, episodes="3")
+    with pytest.raises(ConfigError, match="`algorithm` must be a name, such as 'ppo', or an al"):
+        hotloop.train(EnvSpec, "ppo")
 
 
 def test_evaluations_play_the_same_episodes_each_time(trained_run):

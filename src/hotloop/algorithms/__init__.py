@@ -76,6 +76,10 @@ def train(algorithm: str | Algorithm, env_id: Factory, **options: Any) -> RunRes
         ConfigError, UnknownNameError: an option is invalid. For others, see `Algorithm.train`.
     """
     definition = find(algorithm) if isinstance(algorithm, str) else algorithm
+    if not hasattr(definition, "presets"):
+        raise ConfigError(
+            f"`algorithm` must be a name, such as 'ppo', or an algorithm, got {algorithm!r}"
+        )
     return definition.train(env_id, **options)
 
 

@@ -44,8 +44,11 @@ def run(args: list[str]) -> int:
             if preset_of(presets, env_id)
         ]
         if not rows:
-            hint = nearest(env_id, known) or ": `hotloop train` uses the defaults of the algorithm"
-            raise UnknownNameError(f"'{env_id}' has no preset ({', '.join(known)} have one){hint}")
+            hint = nearest(env_id, known) or (
+                ": `hotloop train` uses the algorithm's defaults for it; `hotloop presets` lists "
+                "the environments that have one"
+            )
+            raise UnknownNameError(f"'{env_id}' has no preset{hint}")
     # Print the presets, and a command that uses the first one.
     if options.json:
         return print_json(rows)

@@ -87,8 +87,8 @@ def _cores() -> list[Finding]:
         advice = "a quota or CPU affinity blocks the other cores: raise it if you can"
     findings = [Finding("cores", value, advice)]
     if free is not None:
-        busy = "other programs use the rest: parallel trainings take turns" if free < usable else ""
-        findings.append(Finding("idle cores", str(free), busy))
+        busy = "other programs use the other cores: end them to train faster"
+        findings.append(Finding("idle cores", str(free), busy if free < usable else ""))
     return findings
 
 

@@ -7,6 +7,7 @@ print(hotloop.evaluate("runs/mine", episodes=20))
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -143,8 +144,8 @@ def evaluate(
         EnvironmentFailure: an environment raised.
     """
     # Check the arguments, and load the policy.
-    if episodes < 1:
-        raise ConfigError(f"`episodes` must be positive, got {episodes}")
+    if not isinstance(episodes, numbers.Integral) or episodes < 1:
+        raise ConfigError(f"`episodes` must be a positive integer, got {episodes!r}")
     if max_steps < 1:
         raise ConfigError(f"`max_steps` must be positive, got {max_steps}")
     if seed is not None and seed < 0:

@@ -21,6 +21,7 @@ from tests.profiler.sessions import period, process, sample, session
 SITE = "/usr/lib/python3.11/site-packages"
 PYTHON = "/usr/lib/python3.11"
 FORWARD = f"Module._call_impl ({SITE}/torch/nn/modules/module.py:1)"
+CATEGORICAL = f"Categorical.sample ({SITE}/torch/distributions/categorical.py:1)"
 BACKWARD = f"backward ({SITE}/torch/autograd/__init__.py:1)"
 CARTPOLE = f"CartPoleEnv.step ({SITE}/gymnasium/envs/classic_control/cartpole.py:1)"
 VECTOR = f"SyncVectorEnv.step ({SITE}/gymnasium/vector/sync_vector_env.py:1)"
@@ -1284,14 +1285,20 @@ def test_only_persistent_structures_are_walked_each_step(tmp_path, function, lin
     assert program.diagnoses()[0].gain is None  # the possible gain is unknown
 
 
-def test_processing_of_outputs_belongs_to_the_network(tmp_path):
-    line = "choice = int(torch.multinomial(agent(obs).softmax(-1), 1))"
+@pytest.mark.parametrize(
+    ("line", "inner"),
+    [
+        ("choice = int(torch.multinomial(agent(obs).softmax(-1), 1))", FORWARD),
+        ("choice = int(torch.distributions.Categorical(logits=obs).sample())", CATEGORICAL),
+    ],
+)
+def test_processing_of_outputs_belongs_to_the_network(tmp_path, line, inner):
     text = "import torch\n" + dedent(TRAIN).replace(
         "action = agent(step)", f"action = agent(step)\n        {line}"
     )
     train = ("<module>", "train(env, agent, [])")
     program = healthy(Program(tmp_path, text))
-    program.at(train, ("train", line), below=(FORWARD,), seconds=2)
+    program.at(train, ("train", line), below=(inner,), seconds=2)
     program.at(train, ("train", line), seconds=6)
     assert [cost.rule for cost in program.diagnoses() if not cost.is_rebuild] == []
     # Without a network on the line, it is a cost like any other.

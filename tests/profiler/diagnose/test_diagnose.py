@@ -50,7 +50,7 @@ def test_recorded_crowding_needs_no_samples():
     diagnosis = apply(threads.crowded_cores, process(), metadata={"crowding": crowding})
     assert diagnosis.title == "more processes or threads than 2 cores can run: 24 workers"
     assert diagnosis.gain == pytest.approx(10 / 4.5)
-    assert diagnosis.advice == "24 workers: --workers 2."
+    assert diagnosis.advice == "Try --workers 2 (now with 24 workers)."
     assert "for 96% of their runnable time" in diagnosis.evidence[0]
     assert diagnose(session(process(), metadata={"crowding": crowding})) == [diagnosis]
     for change in ({"queued_s": 0.5}, {"cores": "x"}):

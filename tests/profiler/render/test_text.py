@@ -209,3 +209,9 @@ def test_a_terminal_gets_the_same_text(
     ):
         assert words in printed
     assert all(len(line) <= width for line in file.getvalue().splitlines())
+
+
+def test_columns_of_samples_need_samples() -> None:
+    sampled, unsampled = text.render(example_session()), text.render(session(process()))
+    assert "total  on CPU  queued  blocked\n" in sampled
+    assert "queued" not in unsampled

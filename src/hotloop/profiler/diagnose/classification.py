@@ -273,6 +273,10 @@ class Program:
         if source.multiplies_matrices(file, block) or (is_plain and self.tight_loop(at) is None):
             return "arithmetic"
         known = causes.for_calls(called)
+        if at in self._network_lines and not inner:  # `Categorical(…).sample()` draws an action
+            known = causes.for_calls(
+                frozenset(x for x in called if x.rpartition(".")[2] != "sample")
+            )
         if at in self._network_lines and known in (
             None,
             causes.CONVERSIONS,

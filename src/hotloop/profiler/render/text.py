@@ -265,7 +265,9 @@ def _parts(findings: Findings) -> list[_Table | _Lines]:
     """Return the parts of the report, the most important last."""
     session, workers = findings.session, findings.session.workers
     rows = [row for process in selected_processes(session) for row in tree_rows(process)]
-    parts: list[_Table | _Lines] = [_Table([_HEADINGS, *rows])]
+    is_sampled = any(cell for row in rows for cell in row[-len(_CPU_HEADINGS) :])
+    width = len(_HEADINGS) if is_sampled else -len(_CPU_HEADINGS)
+    parts: list[_Table | _Lines] = [_Table([row[:width] for row in (_HEADINGS, *rows)])]
     if len(workers) > 1:
         parts.append(_Table(merged_rows(workers)))
     if findings.lockstep is not None:
