@@ -83,13 +83,17 @@ def main() -> int:
         name = peer_name = f"{options.against}_curves_{task}"
     name += "" if options.precision == "float32" else f"_{options.precision}"
     name += worker_suffix(options)
-    # Load the stored curves. The peer's were perhaps stored beside hotloop's.
-    own = _stored_runs(parser, name, options.timesteps)
+    # Load the stored curves. The peer's were perhaps stored beside another contender's.
+    own = _stored_runs(name, options.timesteps, parser)
     runs = {contender: own.get(contender, []) if options.keep else []}
     runs[options.against] = own.get(options.against, [])
-    other = _stored_runs(parser, peer_name, options.timesteps).get(options.against, [])
     own_seeds = [run["seed"] for run in runs[options.against]]
-    other = [run for run in other if run["seed"] not in own_seeds]
+    others = {
+        run["seed"]: run
+        for stored_name in (f"accelerated_{peer_name}", peer_name)
+        for run in _stored_runs(stored_name, options.timesteps).get(options.against, [])
+    }
+    other = [run for seed, run in others.items() if seed not in own_seeds]
     if not (options.peer or own_seeds or other):
         parser.error(
             f"no stored curves of {options.against} on {options.env_id}: `--peer` trains them"
@@ -159,13 +163,18 @@ def main() -> int:
 
 
 def _stored_runs(
-    parser: argparse.ArgumentParser, name: str, timesteps: int
+    name: str, timesteps: int, parser: argparse.ArgumentParser | None = None
 ) -> dict[str, list[dict[str, Any]]]:
-    """Return the runs of a stored result by contender, empty if there is none."""
+    """Return the runs of a stored result by contender, empty if there are none of that length.
+
+    With `parser`, a result of another length is an error.
+    """
     try:
         result = storage.load(name)
     except FileNotFoundError:
         return {}
-    if result["timesteps"] != timesteps:
+    if result["timesteps"] == timesteps:
+        return result["runs"]
+    if parser:
         parser.error(f"the stored curves have {result['timesteps']} steps: --timesteps")
-    return result["runs"]
+    return {}
