@@ -621,7 +621,20 @@ def test_messages_are_one_cost_at_both_ends(tmp_path):
     assert lines <= {place.line for place in cost.places[:3]}
 
 
-def test_a_wait_before_a_queue_for_a_core_is_a_wait(tmp_path):
+def test_what_a_line_computes_is_no_cause_of_its_wait_for_a_process(tmp_path):
+    text = ACTORS.replace("[connection.recv()", "np.concatenate([connection.recv()")
+    text = text.replace("in connections]", "in connections])")
+    program = Program(tmp_path, text)
+    file = f"{PYTHON}/multiprocessing/connection.py"
+    receives = ("<module>", "rows = np.concatenate(")
+    program.at(receives, below=(f"Connection._recv ({file}:1)",), seconds=6, blocked="pipe")
+    program.at(receives, seconds=1)
+    program.at(("<module>", "net(rows)"), below=(FORWARD,), seconds=4)
+    found = [cost.rule for cost in program.diagnoses() if not cost.is_rebuild]
+    assert found == ["waits-for-others"]
+
+
+def test_a_wait_before_a_queue_for_a_core_is_a_wait():
     rows = [
         sample("<module> (a.py:1)", elapsed_s=9, on_core_s=on_core_s, queued_s=6)
         for on_core_s in (0.5, 2.0)

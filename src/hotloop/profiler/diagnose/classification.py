@@ -216,7 +216,7 @@ class Program:
                 return causes.WAITING_FOR_OTHERS
             if wait == "lock" and not inner and source.enters_context(file, at.line):
                 return causes.LOCKS
-            if wait == "lock" and any(is_in("thread_waits", frame) for frame in inner):
+            if wait in ("lock", "pipe") and any(is_in("thread_waits", frame) for frame in inner):
                 return causes.WAITING_FOR_OTHERS
             if wait == "lock" and source.imports(file, "jax") and "acquire" not in called:
                 return "networks"  # JAX waits for a result

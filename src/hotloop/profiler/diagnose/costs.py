@@ -246,12 +246,12 @@ def _wrapper_costs(program: Program, by_class: dict[str, list[SampleRow]]) -> li
 def _function_costs(program: Program, frame: Frame, rows: list[SampleRow]) -> list[Cost]:
     """Return the costs of a function's own lines: of a line, a loop, or the whole function."""
     by_block: dict[source.CodeBlock, list[SampleRow]] = {}
-    loop_ns: dict[source.CodeBlock, float] = {}
+    loops: set[source.CodeBlock] = set()
     for row in rows:
         at = user_positions(row.stack)[0]
         loop = program.tight_loop(at)
-        if loop is not None and not row.is_blocked:
-            loop_ns[loop] = loop_ns.get(loop, 0.0) + row.ns
+        if loop is not None:
+            loops.add(loop)
         block = loop or source.statement_at(frame.file, at.line)
         by_block.setdefault(block, []).append(row)
     found: list[Cost] = []
@@ -259,8 +259,11 @@ def _function_costs(program: Program, frame: Frame, rows: list[SampleRow]) -> li
         block_rows = by_block[block]
         names = source.names_called(frame.file, _largest_statement(block_rows))
         cause = causes.for_calls(names)
-        if loop_ns.get(block, 0.0) > 0.5 * sum(row.ns for row in block_rows):
-            cause = causes.PYTHON_LOOP  # otherwise it waits
+        blocked_ns = sum(row.ns for row in block_rows if row.is_blocked)
+        if blocked_ns > 0.5 * sum(row.ns for row in block_rows):
+            cause = None  # what a line computes is no cause of its waits
+        elif block in loops:
+            cause = causes.PYTHON_LOOP
         elif cause is not None and (
             cause.is_sure or not _is_confirmed(program, cause, frame.file, block_rows)
         ):
