@@ -53,6 +53,21 @@ def test_key_depends_on_operations_shapes_and_constants():
     assert constants[0] != constants[1]
 
 
+def test_the_compilers_child_imports_nothing_from_the_current_directory(tmp_path):
+    """Torch's compiler starts `python -c` in the current directory, which may be a stranger's."""
+    import _ctypes
+
+    from torch._inductor.cpu_vec_isa import VecISA
+
+    for name in ("ctypes", "torch"):
+        (tmp_path / f"{name}.py").write_text("open('imported', 'w').close()\n")
+    for _ in range(2):
+        with artifacts.private_inductor():
+            script = VecISA._avx_py_load.replace("__lib_path__", _ctypes.__file__)
+        subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=True, timeout=60)
+    assert not (tmp_path / "imported").exists()
+
+
 def test_the_number_of_threads_is_part_of_the_key():
     before, threads = key_of(step), torch.get_num_threads()
     try:

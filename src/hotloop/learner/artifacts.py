@@ -47,6 +47,7 @@ OPTIONS = {
     # Do not optimize the code around the kernels.
     "aot_inductor.compile_wrapper_opt_level": "O0",
 }
+_WITHOUT_CURRENT_DIRECTORY = "import sys\nsys.path = [path for path in sys.path if path]\n"
 _SUFFIX = ".so"
 # A library that calls hotloop's own operations ends with their list and its length.
 _TRAILER = struct.Struct("<Q8s")
@@ -297,12 +298,27 @@ def trace(
     return graph, inputs, returns_tuple
 
 
+@contextlib.contextmanager
+def private_inductor() -> Iterator[None]:
+    """Keep torch's compiler from the files of others while the body runs.
+
+    It stores its own in hotloop's cache. To test a library it starts `python -c`, which would
+    search the current directory first: a `ctypes.py` in a run directory would be executed.
+    """
+    from torch._inductor.cpu_vec_isa import VecISA
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+    if not VecISA._avx_py_load.startswith(_WITHOUT_CURRENT_DIRECTORY):
+        VecISA._avx_py_load = _WITHOUT_CURRENT_DIRECTORY + VecISA._avx_py_load
+    with cache.inductor_directory(default_cache_dir()):
+        yield
+
+
 def _compile(recorded: RecordedUpdate, on_progress: Callable[[str], None]) -> bytes:
     """Return the compiled library of an update, followed by the operations that it calls."""
     from torch._inductor import aoti_compile_and_package
-    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
-    with warnings.catch_warnings(), cache.inductor_directory(default_cache_dir()):
+    with warnings.catch_warnings(), private_inductor():
         warnings.simplefilter("ignore")  # deprecations within torch
         on_progress("compiling the update, once on this machine (about 20 s): tracing")
         graph, inputs, _ = trace(recorded.update, copy.deepcopy(recorded.arguments))

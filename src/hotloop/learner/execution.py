@@ -469,12 +469,10 @@ def _torch_compile(
     # gradients under `vmap`. There are no guards, since `Execution` compares shapes itself. Torch
     # stores its results in a folder of hotloop's cache, where other processes find them. Raises
     # PackagingError if the update replaces tensors of its state.
-    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
-
     on_progress("compiling the update with torch.compile")
     options: dict[str, Any] = {"guard_filter_fn": lambda guards: [False] * len(guards)}
     graph, inputs, returns_tuple = artifacts.trace(update, args)
-    with cache.inductor_directory(default_cache_dir()):
+    with artifacts.private_inductor():
         if _device(args).type == "cuda":
             import torch._inductor.config as inductor
 
