@@ -17,7 +17,7 @@ from abc import ABC
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 
@@ -102,7 +102,7 @@ class Acceleration:
                 such a dictionary and a tensor, (B,). It changes `state` in place, see
                 `BoundUpdate`.
             state: a tree of tensors, see `hotloop.learner.state`.
-            hyper: a NamedTuple of 0-d tensors, see `hyper_tensors`.
+            hyper: a NamedTuple of 0-d tensors.
             name: the update's name in messages.
             num_calls: expected number of calls, which decides whether compiling pays.
             batch_size: B.
@@ -134,6 +134,12 @@ class AcceleratedModel(ABC):  # noqa: B024
     """
 
     _hotloop: Acceleration | None = None
+
+    if TYPE_CHECKING:  # the attributes of the original
+
+        def __getattr__(self, name: str) -> Any: ...
+
+        def __setattr__(self, name: str, value: Any) -> None: ...
 
     @property
     def acceleration(self) -> Acceleration:
@@ -171,22 +177,24 @@ class AcceleratedModel(ABC):  # noqa: B024
         if existing is None or existing.reason != reason:
             LOGGER.warning("%s: %s", type(self).__name__, describe_part(part, reason))
 
-    def current_update(
-        self,
-        key: Any,
-        prepare: Callable[[], Any],
-        *,
-        hyper: Callable[[], Any],
-        num_calls: Callable[[], int],
-    ) -> Any:
+    def _hyper(self) -> Any:
+        """Return the current hyper-parameters, a NamedTuple of floats."""
+        raise NotImplementedError
+
+    def _structure(self) -> tuple[Any, ...]:
+        """Return the objects and settings that the update was made for."""
+        raise NotImplementedError
+
+    def _expected_calls(self) -> int:
+        """Return the number of gradient steps, done and expected in this call of `learn`."""
+        raise NotImplementedError
+
+    def current_update(self, key: Any, prepare: Callable[[], Any]) -> Any:
         """Return the part "updates" for the model's current objects, or None to fall back.
 
         Args:
-            key, prepare: see `prepared`. The part has the methods of `PolicyUpdate`.
-            hyper: returns the current hyper-parameters, a NamedTuple of floats.
-            num_calls: returns the expected number of gradient steps.
+            key, prepare: see `prepared`. The part is a `ModelUpdate`.
         """
-        model: Any = self
         part = self.acceleration.parts.get("updates")
         if part is not None and part.value and not part.value.is_current():
             self.acceleration.forget("updates")
@@ -194,13 +202,13 @@ class AcceleratedModel(ABC):  # noqa: B024
         if update is None:
             return None
         try:
-            update.refresh(hyper())
+            update.refresh(self._hyper())
         except Unsupported as reason:
             self.fall_back("updates", str(reason), key)
             return None
-        if update.learn_id != model.start_time:
-            update.learn_id = model.start_time
-            update.choose_again(num_calls())
+        if update.learn_id != self.start_time:
+            update.learn_id = self.start_time
+            update.choose_again(self._expected_calls())
         return update
 
     def _excluded_save_params(self) -> list[str]:
@@ -224,17 +232,6 @@ def describe_part(part: str, reason: str) -> str:
     if not reason:
         return f"{part}: accelerated"
     return f"{part}: Stable-Baselines3's own code, since {reason}"
-
-
-def hyper_tensors(values: Any) -> Any:
-    """Return a NamedTuple of 0-d float32 tensors from one of floats."""
-    return type(values)(*(torch.tensor(x, dtype=torch.float32) for x in values))
-
-
-def set_hyper(tensors: Any, values: Any) -> None:
-    """Write the floats of a NamedTuple into the tensors of `hyper_tensors`."""
-    for tensor, value in zip(tensors, values, strict=True):
-        tensor.fill_(value)
 
 
 def compile_if_worthwhile(

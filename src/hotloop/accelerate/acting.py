@@ -42,10 +42,6 @@ class ActingTwin:
 
     Calling it returns what the policy's `forward` returns: actions, values and log-probabilities,
     as tensors on new arrays.
-
-    Args:
-        policy: the policy.
-        draw: samples actions from the head's outputs.
     """
 
     def __init__(self, policy: Any, draw: ActionDraw) -> None:
@@ -146,10 +142,6 @@ def check_acting(policy: Any) -> None:
 
 def check_vectors(policy: Any, extractors: Sequence[Any]) -> None:
     """Check that a policy reads vectors on the CPU.
-
-    Args:
-        policy: the policy.
-        extractors: its features extractors.
 
     Raises:
         Unsupported: it reads images or dictionaries, runs on a GPU, or has its own extractor.

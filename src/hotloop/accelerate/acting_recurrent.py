@@ -17,11 +17,7 @@ from hotloop.types import Array
 
 
 class RecurrentTwin(ActingTwin):
-    """The forward of a policy with LSTMs, on NumPy.
-
-    Args:
-        policy: the policy.
-    """
+    """The forward of a policy with LSTMs, on NumPy."""
 
     def __init__(self, policy: Any) -> None:
         super().__init__(policy, action_draw(policy))

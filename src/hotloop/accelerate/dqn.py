@@ -11,7 +11,6 @@ from stable_baselines3.dqn.policies import QNetwork
 from torch import Tensor
 from torch.nn.functional import smooth_l1_loss
 
-from hotloop.accelerate.acceleration import Acceleration
 from hotloop.accelerate.acting_off_policy import greedy_twin
 from hotloop.accelerate.flat_parameters import FlatParameters, ModuleState
 from hotloop.accelerate.module_calls import ModuleFunction
@@ -40,34 +39,20 @@ class DqnUpdate(OffPolicyUpdate):
 
     Mnih et al. 2015, "Human-level control through deep reinforcement learning", Nature 518. The
     original's `_on_step` updates the target network.
-
-    Args:
-        network, target: the two networks.
-        optimizer: the network's optimizer.
-        num_calls: expected number of gradient steps.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        network: Any,
-        target: Any,
-        batch_size: int,
-        hyper: Hyper,
-        acceleration: Acceleration,
-        num_calls: int,
-    ) -> None:
+    def __init__(self, model: Any, batch_size: int) -> None:
+        network, target = model._networks()
         self._network = FlatParameters(network, model.policy.optimizer)
         target_network = FlatParameters(target)
         networks = [self._network, target_network]
-        super().__init__(model, batch_size, networks, hyper, State(*(x.state for x in networks)))
+        super().__init__(model, batch_size, networks, State(*(x.state for x in networks)))
         self._has_norm_limit = model.max_grad_norm is not None
         self._values = ModuleFunction(self._network, network.forward)
         self._target_values = ModuleFunction(target_network, target.forward)
-        self._step = self.bind(acceleration, self.step, "update", num_calls)
+        self._step = self.bind(self.step, "update", model._expected_calls())
 
     def run(self, model: Any, gradient_steps: int, hyper: Hyper) -> dict[str, float]:
-        """See `OffPolicyUpdate.run`."""
         rows = [self._step(self.next_batch(model), None)[0] for _ in range(gradient_steps)]
         model._n_updates += gradient_steps
         return means(self._step, rows)
@@ -104,41 +89,34 @@ class ActionValueModel(OffPolicyModel):
     """The mixin of DQN and its relatives."""
 
     _acting_network = "q_net"
+    _update_class = DqnUpdate
+
+    def _networks(self) -> tuple[Any, Any]:
+        """Return the network of action values, and its target network."""
+        raise NotImplementedError
 
     def _optimizers(self) -> list[Any]:
-        model: Any = self
-        return [model.policy.optimizer]
+        return [self.policy.optimizer]
 
     def _structure(self) -> tuple[Any, ...]:
-        model: Any = self
-        return (model.max_grad_norm is None,)
+        return (self.max_grad_norm is None,)
 
     def _hyper(self) -> Hyper:
-        model: Any = self
         return Hyper(
-            learning_rate=float(model.policy.optimizer.param_groups[0]["lr"]),
-            max_grad_norm=0.0 if model.max_grad_norm is None else float(model.max_grad_norm),
-            gamma=float(model.gamma),
+            learning_rate=float(self.policy.optimizer.param_groups[0]["lr"]),
+            max_grad_norm=0.0 if self.max_grad_norm is None else float(self.max_grad_norm),
+            gamma=float(self.gamma),
         )
 
     def _record(self, means: dict[str, float]) -> None:
-        model: Any = self
-        model.logger.record("train/loss", means["loss"])
+        self.logger.record("train/loss", means["loss"])
 
 
 class DQN(ActionValueModel, stable_baselines3.DQN):  # pyright: ignore
     """`stable_baselines3.DQN` with hotloop's update and acting."""
 
-    def _make_update(self, batch_size: int, num_calls: int) -> OffPolicyUpdate:
-        return DqnUpdate(
-            self,
-            self.q_net,
-            self.q_net_target,
-            batch_size,
-            self._hyper(),
-            self.acceleration,
-            num_calls,
-        )
+    def _networks(self) -> tuple[Any, Any]:
+        return self.q_net, self.q_net_target
 
     def _prepare_twin(self) -> Any:
         network: Any = self.policy.q_net

@@ -13,9 +13,6 @@ OLDEST, NEWEST = (2, 4), (3, 0)
 def check_libraries(*, needs_contrib: bool = False) -> None:
     """Check that Stable-Baselines3 is installed in a supported version.
 
-    Args:
-        needs_contrib: whether sb3-contrib is needed too.
-
     Raises:
         MissingExtraError: a library is missing, or its version is not supported.
     """

@@ -185,11 +185,7 @@ class TrainingMode:
 
 
 class _RecordedOperations(TorchDispatchMode):
-    """Records names of operations in the body: those that draw random numbers, or read a vector.
-
-    Args:
-        vectors: the vectors.
-    """
+    """Records names of operations in the body: those that draw random numbers, or read a vector."""
 
     def __init__(self, vectors: Sequence[Tensor]) -> None:
         super().__init__()
@@ -226,11 +222,6 @@ def try_out(
     noise: Tensor | None,
 ) -> None:
     """Make the steps of updates on copies of their states.
-
-    Args:
-        updates: the updates.
-        networks: the modules.
-        batch, noise: see `BoundUpdate`.
 
     Raises:
         Unsupported: one fails, draws random numbers, which other executions would repeat, reads

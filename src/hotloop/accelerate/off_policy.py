@@ -13,14 +13,11 @@ from torch import Tensor
 from hotloop.accelerate.acceleration import (
     SETTINGS,
     AcceleratedModel,
-    Acceleration,
-    compile_if_worthwhile,
     few_threads,
-    hyper_tensors,
-    set_hyper,
 )
 from hotloop.accelerate.flat_parameters import FlatParameters, ModuleContents, ModuleState
-from hotloop.accelerate.module_calls import TrainingMode, try_out, unchanged_generators
+from hotloop.accelerate.model_update import ModelUpdate
+from hotloop.accelerate.module_calls import TrainingMode, unchanged_generators
 from hotloop.accelerate.optimizer_rules import optimizer_settings
 from hotloop.accelerate.precision import products_in
 from hotloop.accelerate.rollout_shortcuts import FAST_COPIES
@@ -50,94 +47,32 @@ class Transitions(NamedTuple):
     discounts: Tensor
 
 
-class OffPolicyUpdate:
-    """The gradient steps of one model.
-
-    A class binds its functions in `__init__` and calls them in `run`.
-
-    Args:
-        model: the model.
-        batch_size: rows of a batch.
-        networks: its modules as flat parameters, with and without optimizers.
-        hyper: the hyper-parameters, a NamedTuple of floats with `gamma`.
-        state: the tensors that the functions change.
+class OffPolicyUpdate(ModelUpdate):
+    """The gradient steps of one off-policy model, which are called in `run`.
 
     Attributes:
-        hyper: the hyper-parameters as 0-d tensors.
-        learn_id: identifies the call of `learn` for which the execution was chosen.
         first_batch: the batch of the next step, if it was drawn to try out the update.
         training_mode: sets the mode of the policy's layers.
     """
 
-    def __init__(
-        self, model: Any, batch_size: int, networks: list[FlatParameters], hyper: Any, state: Any
-    ) -> None:
-        self.batch_size = batch_size
-        self.networks = networks
-        self.hyper = hyper_tensors(hyper)
-        self.learn_id = model.start_time
-        self.first_batch: tuple[Any, ...] | None = None
-        self.training_mode = TrainingMode(model.policy)
-        self._state = state
-        self._hyper_values = tuple(hyper)
-        self._bound: list[BoundUpdate] = []
-        space = model.observation_space
-        self._obs_keys = tuple(space.spaces) if isinstance(space, spaces.Dict) else None
+    first_batch: tuple[Any, ...] | None = None
 
-    @property
-    def num_parameters(self) -> int:
-        """Return P, the number of learned parameters."""
-        return sum(len(x.state.params) for x in self.networks if x.rule is not None)
+    def __init__(
+        self, model: Any, batch_size: int, networks: list[FlatParameters], state: Any
+    ) -> None:
+        super().__init__(model, batch_size, networks, state)
+        self.training_mode = TrainingMode(model.policy)
 
     def bind(
-        self, acceleration: Acceleration, function: Callable[..., Any], name: str, num_calls: int
+        self, function: Callable[..., Any], name: str, num_calls: int, eager_reason: str = ""
     ) -> BoundUpdate:
-        """Return an executed function of the state, see `Acceleration.bind`."""
+        """See `ModelUpdate.bind`. The products have the precision of `SETTINGS`."""
 
         def function_in_precision(*args: Any) -> Any:
             with products_in(SETTINGS.precision):
                 return function(*args)
 
-        bound = acceleration.bind(
-            function_in_precision,
-            self._state,
-            self.hyper,
-            name=name,
-            num_calls=num_calls,
-            batch_size=self.batch_size,
-            num_parameters=self.num_parameters,
-        )
-        self._bound.append(bound)
-        return bound
-
-    def try_out(self, batch: tuple[Any, ...], noise: Tensor | None) -> None:
-        """Make the steps on copies, see `module_calls.try_out`."""
-        try_out(self._bound, self.networks, batch, noise)
-
-    def is_current(self) -> bool:
-        """Return whether the modules still have the same parameters, as objects."""
-        return all(x.is_current() for x in self.networks)
-
-    def refresh(self, hyper: Any) -> None:
-        """Take over replaced parameters and the current hyper-parameters.
-
-        Raises:
-            Unsupported: see `FlatParameters.refresh`.
-        """
-        for network in self.networks:
-            network.refresh()
-        self.set_hyper(hyper)
-
-    def set_hyper(self, hyper: Any) -> None:
-        """Write the current hyper-parameters if they have changed."""
-        if tuple(hyper) != self._hyper_values:
-            self._hyper_values = tuple(hyper)
-            set_hyper(self.hyper, hyper)
-
-    def choose_again(self, num_calls: int) -> None:
-        """Choose the execution for the expected number of gradient steps, if it is eager."""
-        for bound in self._bound:
-            compile_if_worthwhile(bound, num_calls, self.batch_size, self.num_parameters)
+        return super().bind(function_in_precision, name, num_calls, eager_reason)
 
     def pack(self, samples: Any) -> tuple[Any, ...]:
         """Return the samples of a replay buffer as a tuple of tensors and None."""
@@ -203,23 +138,13 @@ def means(bound: BoundUpdate, rows: list[Tensor]) -> dict[str, float]:
 class OffPolicyModel(AcceleratedModel):
     """The mixin of the accelerated off-policy classes."""
 
+    _update_class: type[Any]
+    """Its update is `_update_class(model, batch_size)`."""
     # The attribute of the policy with the network that acts.
     _acting_network = "actor"
 
-    def _hyper(self) -> Any:
-        """Return the current hyper-parameters, a NamedTuple of floats."""
-        raise NotImplementedError
-
-    def _structure(self) -> tuple[Any, ...]:
-        """Return the objects and settings that the update was made for."""
-        raise NotImplementedError
-
     def _optimizers(self) -> list[Any]:
         """Return the optimizers whose learning rate follows the schedule."""
-        raise NotImplementedError
-
-    def _make_update(self, batch_size: int, num_calls: int) -> OffPolicyUpdate:
-        """Return the update."""
         raise NotImplementedError
 
     def _record(self, means: dict[str, float]) -> None:
@@ -228,39 +153,34 @@ class OffPolicyModel(AcceleratedModel):
 
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:
         """Make gradient steps on batches of the replay buffer."""
-        model: Any = self
         update = self._prepared_update(batch_size)
         if update is None:
             super().train(gradient_steps, batch_size)  # pyright: ignore
             return
         update.training_mode.set(True)
-        model._update_learning_rate(self._optimizers())
+        self._update_learning_rate(self._optimizers())
         hyper = self._hyper()
         update.set_hyper(hyper)
         self.acceleration.num_trains += 1
         with few_threads(batch_size, update.num_parameters):
-            values = update.run(model, gradient_steps, hyper)
-        model.logger.record("train/n_updates", model._n_updates, exclude="tensorboard")
+            values = update.run(self, gradient_steps, hyper)
+        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
         self._record(values)
 
     def _prepared_update(self, batch_size: int) -> OffPolicyUpdate | None:
         """Return the update for the current parameters and settings, or None to fall back."""
-        model: Any = self
         settings = [optimizer_settings(x) for x in self._optimizers()]
         return self.current_update(
-            (model.policy, *self._optimizers(), settings, batch_size, *self._structure()),
+            (self.policy, *self._optimizers(), settings, batch_size, *self._structure()),
             lambda: self._prepare_update(batch_size),
-            hyper=self._hyper,
-            num_calls=self._expected_calls,
         )
 
     def _prepare_update(self, batch_size: int) -> OffPolicyUpdate:
-        model: Any = self
-        update = self._make_update(batch_size, self._expected_calls())
+        update = self._update_class(self, batch_size)
         with unchanged_generators():  # for the original's code, if the update can't be tried out
-            batch = update.next_batch(model)
+            batch = update.next_batch(self)
             generators = np.random.get_state(), torch.get_rng_state()
-            model.policy.set_training_mode(True)
+            self.policy.set_training_mode(True)
             update.try_out(batch, update.draw_noise(batch[0]))
         # The first step learns from this batch too: a user's own buffer may count its batches.
         update.first_batch = batch
@@ -269,31 +189,27 @@ class OffPolicyModel(AcceleratedModel):
         return update
 
     def _expected_calls(self) -> int:
-        """Return the number of gradient steps, done and expected in this call of `learn`."""
-        model: Any = self
-        steps = model._total_timesteps - max(model.num_timesteps, model.learning_starts)
-        frequency, unit = model.train_freq
-        transitions = frequency * model.n_envs
+        steps = self._total_timesteps - max(self.num_timesteps, self.learning_starts)
+        frequency, unit = self.train_freq
+        transitions = frequency * self.n_envs
         if unit.value == "episode":
             transitions *= _EPISODE_STEPS
-        per_train = model.gradient_steps if model.gradient_steps >= 0 else transitions
-        return model._n_updates + max(0, steps) * per_train // transitions
+        per_train = self.gradient_steps if self.gradient_steps >= 0 else transitions
+        return self._n_updates + max(0, steps) * per_train // transitions
 
     def _prepare_twin(self) -> Any:
         """Return a function of observations, (N, …), to actions, or raise Unsupported."""
         raise NotImplementedError
 
     def _acting_contents(self) -> ModuleContents:
-        model: Any = self
-        network = getattr(model.policy, self._acting_network)
-        return ModuleContents([model.policy, *network.modules()])
+        network = getattr(self.policy, self._acting_network)
+        return ModuleContents([self.policy, *network.modules()])
 
     def collect_rollouts(self, *args: Any, **kwargs: Any) -> Any:
         """Collect transitions with the original's loop, and shorter copies of each step."""
-        model: Any = self
         part = self.acceleration.parts.get("updates")
         if part is not None and part.value:
-            part.value.training_mode.shorten_next_call(model.policy)
+            part.value.training_mode.shorten_next_call(self.policy)
         with FAST_COPIES:
             return super().collect_rollouts(*args, **kwargs)  # pyright: ignore
 
@@ -301,8 +217,7 @@ class OffPolicyModel(AcceleratedModel):
         self, learning_starts: int, action_noise: Any = None, n_envs: int = 1
     ) -> tuple[Any, Any]:
         """Return actions for the environments and for the replay buffer."""
-        model: Any = self
-        is_warm_up = model.num_timesteps < learning_starts
+        is_warm_up = self.num_timesteps < learning_starts
         twin = None
         if not is_warm_up:
             part = self.acceleration.parts.get("acting")
@@ -310,15 +225,15 @@ class OffPolicyModel(AcceleratedModel):
                 self.acceleration.forget("acting")
             twin = self.prepared(
                 "acting",
-                model.policy,
+                self.policy,
                 lambda: (self._prepare_twin(), self._acting_contents()),
             )
         if twin is None:
             return super()._sample_action(learning_starts, action_noise, n_envs)  # pyright: ignore
         with np.errstate(all="ignore"):  # torch ignores them
-            action = twin[0](model._last_obs)
-        if not isinstance(model.action_space, spaces.Box):
+            action = twin[0](self._last_obs)
+        if not isinstance(self.action_space, spaces.Box):
             return action, action
         if action_noise is not None:
             action = np.clip(action + action_noise(), -1, 1)
-        return model.policy.unscale_action(action), action
+        return self.policy.unscale_action(action), action

@@ -17,20 +17,13 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.utils import explained_variance
 from torch import Tensor
 
-from hotloop.accelerate.acceleration import (
-    AcceleratedModel,
-    Acceleration,
-    compile_if_worthwhile,
-    hyper_tensors,
-    own_methods,
-    set_hyper,
-)
+from hotloop.accelerate.acceleration import AcceleratedModel, own_methods
 from hotloop.accelerate.acting import ActingTwin, acting_twin, forget_distribution
 from hotloop.accelerate.flat_parameters import FlatParameters, ModuleState
+from hotloop.accelerate.model_update import ModelUpdate
 from hotloop.accelerate.module_calls import (
     ModuleFunction,
     replaced_attribute,
-    try_out,
     unchanged_generators,
 )
 from hotloop.accelerate.optimizer_rules import optimizer_settings
@@ -47,96 +40,36 @@ Objective: TypeAlias = Callable[
 """`objective(values, log_prob, entropy, fields of the minibatch, hyper)` returns `Terms`."""
 
 
-class PolicyUpdate:
+class PolicyUpdate(ModelUpdate):
     """One gradient step of a policy.
-
-    Args:
-        model: the model.
-        objective: its loss.
-        hyper: its hyper-parameters, a NamedTuple of floats.
-        batch_size: rows of a minibatch.
-        fields: the fields of a minibatch after the observations.
-        acceleration: executes the update.
-        num_calls: expected number of gradient steps.
 
     Attributes:
         policy: the policy.
         parameters: its parameters as one vector.
-        batch_size: rows of a minibatch.
-        hyper: the hyper-parameters, a NamedTuple of 0-d tensors.
-        learn_id: identifies the call of `learn` for which the execution was chosen.
         eager_reason: the reason why the update can't be compiled, empty if it can.
     """
 
     eager_reason = ""
 
-    def __init__(
-        self,
-        model: Any,
-        objective: Objective,
-        hyper: Any,
-        batch_size: int,
-        fields: tuple[str, ...],
-        acceleration: Acceleration,
-        num_calls: int,
-    ) -> None:
+    def __init__(self, model: Any) -> None:
         self.policy = policy = model.policy
         self.parameters = FlatParameters(policy, policy.optimizer, keeps_gradient=True)
-        self.batch_size = batch_size
-        self.learn_id = model.start_time
-        self._objective = objective
-        self._fields = fields
+        super().__init__(model, model._minibatch_size(), [self.parameters], self.parameters.state)
+        self._objective = model._objective()
+        self._fields = model._fields  # of a minibatch after the observations
         self._evaluate = ModuleFunction(
             self.parameters, policy.evaluate_actions, getattr(policy, "action_dist", None)
         )
         self._is_discrete = isinstance(model.action_space, spaces.Discrete)
-        space = model.observation_space
-        self._obs_keys = tuple(space.spaces) if isinstance(space, spaces.Dict) else None
-        self.hyper = hyper_tensors(hyper)
-        self._bound = acceleration.bind(
-            self.step,
-            self.parameters.state,
-            self.hyper,
-            name="update",
-            num_calls=num_calls,
-            batch_size=batch_size,
-            num_parameters=self.num_parameters,
-            eager_reason=self.eager_reason,
-        )
-
-    @property
-    def num_parameters(self) -> int:
-        """Return P."""
-        return len(self.parameters.state.params)
-
-    def try_out(self, samples: Any) -> None:
-        """Make a step on copies, see `module_calls.try_out`."""
-        try_out([self._bound], [self.parameters], self.minibatch(samples), None)
-
-    def is_current(self) -> bool:
-        """Return whether the policy still has the same parameters, as objects."""
-        return self.parameters.is_current()
-
-    def refresh(self, hyper: Any) -> None:
-        """Take over replaced parameters and the current hyper-parameters.
-
-        Raises:
-            Unsupported: see `FlatParameters.refresh`.
-        """
-        self.parameters.refresh()
-        set_hyper(self.hyper, hyper)
-
-    def choose_again(self, num_calls: int) -> None:
-        """Choose the execution for the expected number of gradient steps, if it is eager."""
-        compile_if_worthwhile(self._bound, num_calls, self.batch_size, self.num_parameters)
+        self._step = self.bind(self.step, "update", model._expected_calls(), self.eager_reason)
 
     def __call__(self, samples: Any) -> dict[str, float]:
         """Make one gradient step with the samples of a rollout buffer, and return the metrics."""
         minibatch = self.minibatch(samples)
         # Compiled updates are for one size. A smaller last minibatch is not worth another one.
         if len(samples.actions) == self.batch_size:
-            row = self._bound(minibatch, None)[0]
-            return dict(zip(self._bound.names, row.tolist(), strict=True))
+            row = self._step(minibatch, None)[0]
+            return dict(zip(self._step.names, row.tolist(), strict=True))
         metrics = self.step(self.parameters.state, minibatch, None, self.hyper)
         return {name: float(x) for name, x in metrics.items()}
 
@@ -207,14 +140,6 @@ class OnPolicyModel(AcceleratedModel):
     _fields: tuple[str, ...] = ("actions", "old_values", "old_log_prob", "advantages", "returns")
     _update_class: type[PolicyUpdate] = PolicyUpdate
 
-    def _hyper(self) -> Any:
-        """Return the current hyper-parameters, a NamedTuple of floats with `learning_rate`."""
-        raise NotImplementedError
-
-    def _structure(self) -> tuple[Any, ...]:
-        """Return the settings that select the terms of the objective."""
-        raise NotImplementedError
-
     def _objective(self) -> Objective:
         """Return the loss for the current structure."""
         raise NotImplementedError
@@ -232,8 +157,7 @@ class OnPolicyModel(AcceleratedModel):
 
     def _minibatches(self, size: int) -> Iterator[Any]:
         """Yield the minibatches of one pass over the rollout, in a random order."""
-        model: Any = self
-        buffer = model.rollout_buffer
+        buffer = self.rollout_buffer
         methods = ("get", "_get_samples", "to_torch")
         is_plain = type(buffer) is RolloutBuffer and not own_methods(buffer, methods)
         if not is_plain or buffer.device.type != "cpu":
@@ -245,44 +169,34 @@ class OnPolicyModel(AcceleratedModel):
 
     def _acting_twin(self) -> ActingTwin:
         """Return the policy's forward on NumPy, or raise Unsupported."""
-        model: Any = self
-        return acting_twin(model.policy)
+        return acting_twin(self.policy)
 
     def prepared_update(self) -> PolicyUpdate | None:
         """Return the update for the current parameters and settings, or None to fall back."""
-        model: Any = self
-        policy, optimizer = model.policy, model.policy.optimizer
+        policy, optimizer = self.policy, self.policy.optimizer
         size = self._minibatch_size()
         return self.current_update(
             (policy, optimizer, optimizer_settings(optimizer), size, self._structure()),
             self._prepare_update,
-            hyper=self._hyper,
-            num_calls=self._expected_calls,
         )
 
     def _prepare_update(self) -> PolicyUpdate:
         self._check_policy()
-        hyper, size = self._hyper(), self._minibatch_size()
-        calls = self._expected_calls()
-        update = self._update_class(
-            self, self._objective(), hyper, size, self._fields, self.acceleration, calls
-        )
+        update = self._update_class(self)
         with unchanged_generators():  # for the order of the minibatches
-            update.try_out(next(iter(self._minibatches(size))))
+            samples = next(iter(self._minibatches(update.batch_size)))
+            update.try_out(update.minibatch(samples))
         return update
 
     def _expected_calls(self) -> int:
-        """Return the number of gradient steps, done and expected in this call of `learn`."""
-        model: Any = self
-        steps = max(0, model._total_timesteps - model.num_timesteps)
-        num_trains = 1 + math.ceil(steps / (model.n_steps * model.n_envs))
+        steps = max(0, self._total_timesteps - self.num_timesteps)
+        num_trains = 1 + math.ceil(steps / (self.n_steps * self.n_envs))
         num_trains += self.acceleration.num_trains
         return num_trains * self._num_minibatches()
 
     def collect_rollouts(self, *args: Any, **kwargs: Any) -> bool:
         """Collect a rollout with the original's loop, but compute the actions with NumPy."""
-        model: Any = self
-        policy = model.policy
+        policy = self.policy
         # The twin reads the layers that the policy has now, and calls no hooks. Prepare another one
         # when they change.
         hooks = [(*x._forward_hooks, *x._forward_pre_hooks) for x in policy.modules()]
@@ -293,7 +207,7 @@ class OnPolicyModel(AcceleratedModel):
         forget_distribution(policy.action_dist)
         twin.expire()
         replaced = replaced_attribute(policy, "forward", twin)
-        with replaced, rollout_shortcuts(model.rollout_buffer):
+        with replaced, rollout_shortcuts(self.rollout_buffer):
             return super().collect_rollouts(*args, **kwargs)  # pyright: ignore
 
 

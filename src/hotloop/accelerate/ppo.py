@@ -40,44 +40,39 @@ class ClippedPolicyModel(OnPolicyModel):
     """The mixin of PPO and its relatives: several passes in minibatches, a clipped objective."""
 
     def _hyper(self) -> Hyper:
-        model: Any = self
-        progress = model._current_progress_remaining
+        progress = self._current_progress_remaining
         return Hyper(
-            learning_rate=float(model.policy.optimizer.param_groups[0]["lr"]),
-            clip_range=float(model.clip_range(progress)),
+            learning_rate=float(self.policy.optimizer.param_groups[0]["lr"]),
+            clip_range=float(self.clip_range(progress)),
             clip_range_vf=(
-                0.0 if model.clip_range_vf is None else float(model.clip_range_vf(progress))
+                0.0 if self.clip_range_vf is None else float(self.clip_range_vf(progress))
             ),
-            ent_coef=float(model.ent_coef),
-            vf_coef=float(model.vf_coef),
-            max_grad_norm=float(model.max_grad_norm),
-            target_kl=0.0 if model.target_kl is None else float(model.target_kl),
+            ent_coef=float(self.ent_coef),
+            vf_coef=float(self.vf_coef),
+            max_grad_norm=float(self.max_grad_norm),
+            target_kl=0.0 if self.target_kl is None else float(self.target_kl),
         )
 
     def _structure(self) -> tuple[Any, ...]:
-        model: Any = self
         return (
-            bool(model.normalize_advantage),
-            model.clip_range_vf is not None,
-            model.target_kl is not None,
+            bool(self.normalize_advantage),
+            self.clip_range_vf is not None,
+            self.target_kl is not None,
         )
 
     def _objective(self) -> Objective:
         return clipped_objective(*self._structure())
 
     def _minibatch_size(self) -> int:
-        model: Any = self
-        return min(model.batch_size, model.n_steps * model.n_envs)
+        return min(self.batch_size, self.n_steps * self.n_envs)
 
     def _num_minibatches(self) -> int:
-        model: Any = self
-        return model.n_epochs * math.ceil(model.n_steps * model.n_envs / model.batch_size)
+        return self.n_epochs * math.ceil(self.n_steps * self.n_envs / self.batch_size)
 
     def train(self) -> None:
         """Update the policy with the current rollout."""
-        model: Any = self
-        model.policy.set_training_mode(True)
-        model._update_learning_rate(model.policy.optimizer)
+        self.policy.set_training_mode(True)
+        self._update_learning_rate(self.policy.optimizer)
         update = self.prepared_update()
         if update is None:
             super().train()  # pyright: ignore
@@ -85,7 +80,7 @@ class ClippedPolicyModel(OnPolicyModel):
         self.acceleration.num_trains += 1
         with few_threads(update.batch_size, update.num_parameters):
             metrics, last_epoch = self._pass_over_rollout(update)
-        record = model.logger.record
+        record = self.logger.record
         record("train/entropy_loss", np.mean([x["entropy_loss"] for x in metrics]))
         record("train/policy_gradient_loss", np.mean([x["policy_loss"] for x in metrics]))
         record("train/value_loss", np.mean([x["value_loss"] for x in metrics]))
@@ -93,32 +88,31 @@ class ClippedPolicyModel(OnPolicyModel):
         record("train/approx_kl", np.float32(np.mean([x["approx_kl"] for x in last_epoch])))
         record("train/clip_fraction", np.mean([x["clip_fraction"] for x in metrics]))
         record("train/loss", metrics[-1]["loss"])
-        record_policy(model)
-        progress = model._current_progress_remaining
-        record("train/clip_range", model.clip_range(progress))
-        if model.clip_range_vf is not None:
-            record("train/clip_range_vf", model.clip_range_vf(progress))
+        record_policy(self)
+        progress = self._current_progress_remaining
+        record("train/clip_range", self.clip_range(progress))
+        if self.clip_range_vf is not None:
+            record("train/clip_range_vf", self.clip_range_vf(progress))
 
     def _pass_over_rollout(
         self, update: PolicyUpdate
     ) -> tuple[list[dict[str, float]], list[dict[str, float]]]:
         """Make all gradient steps. Return the metrics of all, and of the last epoch."""
-        model: Any = self
         metrics: list[dict[str, float]] = []
         last_epoch: list[dict[str, float]] = []
-        for epoch in range(model.n_epochs):
+        for epoch in range(self.n_epochs):
             last_epoch = []
             kl = -math.inf
-            for samples in self._minibatches(model.batch_size):
+            for samples in self._minibatches(self.batch_size):
                 last_epoch.append(update(samples))
                 kl = last_epoch[-1]["approx_kl"]
                 # A minibatch with too large a KL has changed nothing, see `clipped_objective`.
-                if model.target_kl is not None and kl > 1.5 * model.target_kl:
+                if self.target_kl is not None and kl > 1.5 * self.target_kl:
                     break
             metrics += last_epoch
-            model._n_updates += 1
-            if model.target_kl is not None and kl > 1.5 * model.target_kl:
-                if model.verbose >= 1:
+            self._n_updates += 1
+            if self.target_kl is not None and kl > 1.5 * self.target_kl:
+                if self.verbose >= 1:
                     print(f"Early stopping at step {epoch} due to reaching max kl: {kl:.2f}")
                 break
         return metrics, last_epoch

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hotloop.accelerate.acting_off_policy import greedy_twin
 from hotloop.accelerate.dqn import ActionValueModel, DqnUpdate
-from hotloop.accelerate.off_policy import OffPolicyUpdate, Transitions
+from hotloop.accelerate.off_policy import Transitions
 from hotloop.accelerate.sac import EntropyModel, SacUpdate
 
 
@@ -23,11 +23,11 @@ class TqcUpdate(SacUpdate):
     The critics return quantiles, (B, critics, quantiles).
     """
 
-    def __init__(self, model: Any, *args: Any) -> None:
+    def __init__(self, model: Any, batch_size: int) -> None:
         critic = model.critic
         self._num_targets = critic.quantiles_total
         self._num_targets -= model.top_quantiles_to_drop_per_net * critic.n_critics
-        super().__init__(model, *args)
+        super().__init__(model, batch_size)
 
     def target(self, values: Tensor, entropy_cost: Tensor, rows: Transitions) -> Tensor:
         """Return the lowest quantiles of all critics as targets, (B, 1, targets)."""
@@ -75,10 +75,10 @@ class QRDQN(ActionValueModel, sb3_contrib.QRDQN):  # pyright: ignore
     """`sb3_contrib.QRDQN` with hotloop's update and acting."""
 
     _acting_network = "quantile_net"
+    _update_class = QrDqnUpdate
 
-    def _make_update(self, batch_size: int, num_calls: int) -> OffPolicyUpdate:
-        networks = self.quantile_net, self.quantile_net_target
-        return QrDqnUpdate(self, *networks, batch_size, self._hyper(), self.acceleration, num_calls)
+    def _networks(self) -> tuple[Any, Any]:
+        return self.quantile_net, self.quantile_net_target
 
     def _prepare_twin(self) -> Any:
         network: Any = self.policy.quantile_net

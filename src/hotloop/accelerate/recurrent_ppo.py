@@ -66,7 +66,6 @@ class RecurrentPolicyUpdate(PolicyUpdate):
         actions: Tensor,
         fields: dict[str, Tensor],
     ) -> Any:
-        """See `PolicyUpdate.evaluate`."""
         hidden_pi, cell_pi, hidden_vf, cell_vf = (fields[name] for name in _STATES)
         states = RNNStates((hidden_pi, cell_pi), (hidden_vf, cell_vf))
         with replaced_attribute(self.policy, "_process_sequence", lstm_rows):

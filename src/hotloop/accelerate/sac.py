@@ -17,7 +17,7 @@ from stable_baselines3.sac.policies import Actor
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
-from hotloop.accelerate.acceleration import Acceleration, Unsupported, own_methods
+from hotloop.accelerate.acceleration import Unsupported, own_methods
 from hotloop.accelerate.acting_off_policy import squashed_gaussian_twin
 from hotloop.accelerate.flat_parameters import FlatParameters, ModuleState
 from hotloop.accelerate.module_calls import ModuleFunction
@@ -62,10 +62,13 @@ class SacUpdate(OffPolicyUpdate):
     the critics after their step, and the temperature before its step.
     """
 
-    def __init__(
-        self, model: Any, batch_size: int, hyper: Hyper, acceleration: Acceleration, num_calls: int
-    ) -> None:
+    def __init__(self, model: Any, batch_size: int) -> None:
         actor, critic, target = model.actor, model.critic, model.critic_target
+        if own_methods(actor, ["action_log_prob"]):
+            raise Unsupported(f"its {type(actor).__name__} has its own action_log_prob")
+        kinds = SquashedDiagGaussianDistribution, StateDependentNoiseDistribution
+        if type(actor.action_dist) not in kinds:
+            raise Unsupported(f"its actions follow a {type(actor.action_dist).__name__}")
         self._actor = FlatParameters(actor, actor.optimizer)
         self._critic = FlatParameters(critic, critic.optimizer)
         self._target = FlatParameters(target)
@@ -85,7 +88,7 @@ class SacUpdate(OffPolicyUpdate):
             for name in [x for x in constants if x.startswith(_SHARED)]:
                 del constants[name]
         state = State(self._actor.state, self._critic.state, self._target.state, temperature)
-        super().__init__(model, batch_size, networks, hyper, state)
+        super().__init__(model, batch_size, networks, state)
 
         self._epsilon = actor.action_dist.epsilon
         self._actor_module = actor
@@ -97,7 +100,7 @@ class SacUpdate(OffPolicyUpdate):
         self._noisy_actions = ModuleFunction(self._actor, self._act_noisily, actor.action_dist)
         self._critic_values = ModuleFunction(self._critic, critic.forward)
         self._target_values = ModuleFunction(self._target, target.forward)
-        self._step = self.bind(acceleration, self.step, "update", num_calls)
+        self._step = self.bind(self.step, "update", model._expected_calls())
 
     def draw_noise(self, actions: Tensor) -> Tensor:
         """Return standard normal numbers for the observations and the next ones, (2, B, A).
@@ -111,7 +114,6 @@ class SacUpdate(OffPolicyUpdate):
         return noise
 
     def run(self, model: Any, gradient_steps: int, hyper: Hyper) -> dict[str, float]:
-        """See `OffPolicyUpdate.run`."""
         rows: list[Tensor] = []
         for k in range(gradient_steps):
             batch = self.next_batch(model)
@@ -246,57 +248,41 @@ class EntropyModel(OffPolicyModel):
     """The mixin of SAC and its relatives."""
 
     _update_class = SacUpdate
+    _actor_class: type = Actor
 
     def train(self, gradient_steps: int, batch_size: int = 64) -> None:
         """Make gradient steps on batches of the replay buffer."""
         super().train(gradient_steps, batch_size)
 
     def _optimizers(self) -> list[Any]:
-        model: Any = self
-        optimizers = [model.actor.optimizer, model.critic.optimizer]
-        if model.ent_coef_optimizer is not None:
-            optimizers.append(model.ent_coef_optimizer)
+        optimizers = [self.actor.optimizer, self.critic.optimizer]
+        if self.ent_coef_optimizer is not None:
+            optimizers.append(self.ent_coef_optimizer)
         return optimizers
 
     def _structure(self) -> tuple[Any, ...]:
-        model: Any = self
-        return (model.log_ent_coef, bool(model.use_sde))
+        return (self.log_ent_coef, bool(self.use_sde))
 
     def _hyper(self) -> Hyper:
-        model: Any = self
         rates = [float(x.param_groups[0]["lr"]) for x in self._optimizers()]
-        is_learned = model.ent_coef_optimizer is not None
+        is_learned = self.ent_coef_optimizer is not None
         return Hyper(
             actor_rate=rates[0],
             critic_rate=rates[1],
             temperature_rate=rates[2] if is_learned else 0.0,
-            ent_coef=0.0 if is_learned else float(model.ent_coef_tensor),
-            target_entropy=float(model.target_entropy),
-            gamma=float(model.gamma),
-            tau=float(model.tau),
+            ent_coef=0.0 if is_learned else float(self.ent_coef_tensor),
+            target_entropy=float(self.target_entropy),
+            gamma=float(self.gamma),
+            tau=float(self.tau),
         )
 
-    def _make_update(self, batch_size: int, num_calls: int) -> OffPolicyUpdate:
-        model: Any = self
-        actor = model.actor
-        if own_methods(actor, ["action_log_prob"]):
-            raise Unsupported(f"its {type(actor).__name__} has its own action_log_prob")
-        kinds = SquashedDiagGaussianDistribution, StateDependentNoiseDistribution
-        if type(actor.action_dist) not in kinds:
-            raise Unsupported(f"its actions follow a {type(actor.action_dist).__name__}")
-        return self._update_class(model, batch_size, self._hyper(), self.acceleration, num_calls)
-
-    _actor_class: type = Actor
-
     def _record(self, means: dict[str, float]) -> None:
-        model: Any = self
         for name in ("ent_coef", "actor_loss", "critic_loss", "ent_coef_loss"):
             if name in means:
-                model.logger.record(f"train/{name}", means[name])
+                self.logger.record(f"train/{name}", means[name])
 
     def _prepare_twin(self) -> Any:
-        model: Any = self
-        return squashed_gaussian_twin(model, self._actor_class)
+        return squashed_gaussian_twin(self, self._actor_class)
 
 
 class SAC(EntropyModel, stable_baselines3.SAC):  # pyright: ignore

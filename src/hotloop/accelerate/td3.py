@@ -12,7 +12,7 @@ from stable_baselines3.td3.policies import Actor
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
-from hotloop.accelerate.acceleration import Acceleration, Unsupported
+from hotloop.accelerate.acceleration import Unsupported
 from hotloop.accelerate.acting_off_policy import deterministic_twin
 from hotloop.accelerate.flat_parameters import FlatParameters, ModuleState
 from hotloop.accelerate.module_calls import ModuleFunction
@@ -46,9 +46,7 @@ class Td3Update(OffPolicyUpdate):
     Fujimoto et al. 2018, arXiv:1802.09477, algorithm 1, as Stable-Baselines3 computes it.
     """
 
-    def __init__(
-        self, model: Any, batch_size: int, hyper: Hyper, acceleration: Acceleration, num_calls: int
-    ) -> None:
+    def __init__(self, model: Any, batch_size: int) -> None:
         shared = {id(x) for x in model.actor.parameters()}
         if shared & {id(x) for x in model.critic.parameters()}:
             raise Unsupported("its actor and critic share a features extractor with parameters")
@@ -57,7 +55,7 @@ class Td3Update(OffPolicyUpdate):
         actor_target = FlatParameters(model.actor_target)
         critic_target = FlatParameters(model.critic_target)
         networks = [self._actor, self._critic, actor_target, critic_target]
-        super().__init__(model, batch_size, networks, hyper, State(*(x.state for x in networks)))
+        super().__init__(model, batch_size, networks, State(*(x.state for x in networks)))
 
         self._noise_std = model.target_policy_noise
         self._action = ModuleFunction(self._actor, model.actor.forward)
@@ -65,17 +63,16 @@ class Td3Update(OffPolicyUpdate):
         self._first_value = ModuleFunction(self._critic, model.critic.q1_forward)
         self._target_action = ModuleFunction(actor_target, model.actor_target.forward)
         self._target_values = ModuleFunction(critic_target, model.critic_target.forward)
-        name = "update of the critics"
-        self._critic_step = self.bind(acceleration, self.critic_step, name, num_calls)
-        calls = num_calls // model.policy_delay
-        self._actor_step = self.bind(acceleration, self.actor_step, "update of the actor", calls)
+        calls = model._expected_calls()
+        self._critic_step = self.bind(self.critic_step, "update of the critics", calls)
+        calls //= model.policy_delay
+        self._actor_step = self.bind(self.actor_step, "update of the actor", calls)
 
     def draw_noise(self, actions: Tensor) -> Tensor:
         """Return noise of the target actions before it is clipped, (B, A)."""
         return torch.empty_like(actions).normal_(0, self._noise_std)
 
     def run(self, model: Any, gradient_steps: int, hyper: Hyper) -> dict[str, float]:
-        """See `OffPolicyUpdate.run`."""
         critic_rows: list[Tensor] = []
         actor_rows: list[Tensor] = []
         self._noise_std = model.target_policy_noise
@@ -136,36 +133,31 @@ class Td3Update(OffPolicyUpdate):
 class DelayedModel(OffPolicyModel):
     """The mixin of TD3 and DDPG."""
 
+    _update_class = Td3Update
+
     def _optimizers(self) -> list[Any]:
-        model: Any = self
-        return [model.actor.optimizer, model.critic.optimizer]
+        return [self.actor.optimizer, self.critic.optimizer]
 
     def _structure(self) -> tuple[Any, ...]:
         return ()
 
     def _hyper(self) -> Hyper:
-        model: Any = self
         actor_rate, critic_rate = (float(x.param_groups[0]["lr"]) for x in self._optimizers())
         return Hyper(
             actor_rate=actor_rate,
             critic_rate=critic_rate,
-            noise_clip=float(model.target_noise_clip),
-            gamma=float(model.gamma),
-            tau=float(model.tau),
+            noise_clip=float(self.target_noise_clip),
+            gamma=float(self.gamma),
+            tau=float(self.tau),
         )
 
-    def _make_update(self, batch_size: int, num_calls: int) -> OffPolicyUpdate:
-        return Td3Update(self, batch_size, self._hyper(), self.acceleration, num_calls)
-
     def _record(self, means: dict[str, float]) -> None:
-        model: Any = self
         for name in ("actor_loss", "critic_loss"):
             if name in means:
-                model.logger.record(f"train/{name}", means[name])
+                self.logger.record(f"train/{name}", means[name])
 
     def _prepare_twin(self) -> Any:
-        model: Any = self
-        return deterministic_twin(model, Actor)
+        return deterministic_twin(self, Actor)
 
 
 class TD3(DelayedModel, stable_baselines3.TD3):  # pyright: ignore
