@@ -102,7 +102,7 @@ class BanditError(HotloopError, ValueError):
 
 
 class ProfileError(HotloopError, ValueError):
-    """A profile is empty, or can't be read or written."""
+    """A profile is empty or can't be read, or a program's recording can't begin."""
 
 
 class CheckpointError(HotloopError, ValueError):

@@ -24,20 +24,21 @@ def test_a_failed_write_keeps_the_old_file(tmp_path):
     assert path.read_text() == "True"
 
 
-def test_a_link_with_the_temporary_name_is_not_followed(tmp_path):
-    (tmp_path / "precious").write_text("precious")
-    for target in ("precious", "nowhere"):
-        (tmp_path / ".file.tmp.txt").symlink_to(tmp_path / target)
-        with atomic_write(tmp_path / "file.txt") as temporary:
-            temporary.write_text("content")
-    assert sorted(os.listdir(tmp_path)) == ["file.txt", "precious"]
-    assert (tmp_path / "precious").read_text() == "precious"
+def test_two_writers_of_one_path_do_not_share_a_file(tmp_path):
+    path = tmp_path / "file.txt"
+    with atomic_write(path) as first:
+        with atomic_write(path) as second:
+            first.write_text("first")
+            second.write_text("second")
+        assert path.read_text() == "second"
+    assert path.read_text() == "first"
+    assert os.listdir(tmp_path) == ["file.txt"]
 
 
 def test_the_error_names_the_blocked_file(tmp_path):
-    (tmp_path / ".file.tmp.txt").mkdir()
-    with pytest.raises(OutputError, match=r"file.txt can't be written"):  # noqa: SIM117
-        with atomic_write(tmp_path / "file.txt"):
+    (tmp_path / "file").write_text("content")
+    with pytest.raises(OutputError, match=r"b.txt can't be written \(a parent is not"):  # noqa: SIM117
+        with atomic_write(tmp_path / "file" / "b.txt"):
             pass
 
 

@@ -7,7 +7,6 @@ import sys
 
 import pytest
 
-from hotloop.base import documents
 from hotloop.errors import CheckpointError, RunDirectoryError, UntrustedError
 from hotloop.runs import RunDirectory, trust
 from tests.runs.test_checkpoints import checkpoint
@@ -230,7 +229,7 @@ def elsewhere(tmp_path):
     assert (folder / "precious").read_text() == "precious"
 
 
-NAMES = (".lock", "metrics.jsonl", "checkpoints", "timing", "videos", "a/b", ".config.tmp.json")
+NAMES = (".lock", "metrics.jsonl", "checkpoints", "timing", "videos", "a/b")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -282,15 +281,6 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
     os.mkfifo(run.path / "config.json")
     with pytest.raises(RunDirectoryError, match=r"is damaged .*not a regular file"):
         RunDirectory.open(run.path)
-
-
-def test_a_link_with_a_temporary_name_is_not_followed(tmp_path, elsewhere):
-    """The link is created after the run was locked."""
-    run = create(tmp_path)
-    (run.path / ".notes.tmp.json").symlink_to(elsewhere / "precious")
-    run.write_json("notes.json", {"a": 1})
-    assert documents.read(run.path / "notes.json") == {"a": 1}
-    assert not (run.path / "notes.json").is_symlink()
 
 
 @pytest.mark.parametrize("target", ["../../elsewhere", "/etc", "step-1/../../x", ".."])

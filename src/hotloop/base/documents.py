@@ -82,6 +82,15 @@ def parse(text: str | bytes) -> Any:
         raise ValueError("it is nested too deeply") from error
 
 
+def parse_object(text: str) -> dict[str, Any] | None:
+    """Return the JSON object that a text has, or None if it has none."""
+    try:
+        value = parse(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
 def parse_large(text: bytes, path: Path) -> Any:
     """Return the value of a JSON text from a file, if its objects fit into the free memory.
 

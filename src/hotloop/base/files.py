@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import secrets
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -26,8 +27,8 @@ def atomic_write(path: Path, *, durable: bool = False) -> Iterator[Path]:
     """Yield a temporary path beside `path`, and rename it to `path` at the end of the body.
 
     If the body fails or is interrupted, the old content of `path` stays and the temporary file is
-    removed. Missing directories are created. The temporary name has the same suffix. An existing
-    file or link of that name is removed first and never written through.
+    removed. Missing directories are created. The temporary name has the same suffix, and no other
+    writer uses it: of several writers of one path, the last one to finish wins.
 
     Args:
         path: the file to write.
@@ -39,10 +40,10 @@ def atomic_write(path: Path, *, durable: bool = False) -> Iterator[Path]:
     """
     if not path.name or "\0" in str(path):
         raise OutputError(f"{str(path)!r} can't be written (it names no file): choose another path")
-    temporary_path = path.with_name(f".{path.stem}.tmp{path.suffix}")
+    name = f".{path.stem}.{os.getpid()}-{secrets.token_hex(4)}.tmp{path.suffix}"
+    temporary_path = path.with_name(name)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary_path.unlink(missing_ok=True)
         os.close(os.open(temporary_path, _NEW_FILE, 0o666))  # fail before the work begins
         yield temporary_path
         if durable:

@@ -115,11 +115,8 @@ def _parse_lanes(text: str) -> int | None:
 
 
 def _parse_json(name: str, text: str) -> dict[str, Any]:
-    try:
-        value = documents.parse(text)
-    except ValueError:
-        value = None
-    if not isinstance(value, dict):
+    value = documents.parse_object(text)
+    if value is None:
         raise ConfigError(
             f"`--{name.replace('_', '-')}` must be a JSON object, got '{shortened(text)}': write "
             f"'{_JSON_EXAMPLES[name]}'"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 from collections import deque
 from types import FrameType
 
@@ -25,3 +27,19 @@ def end_frames(innermost: FrameType) -> list[FrameType]:
         outer.append(frame)
         frame = frame.f_back
     return [*inner, *outer]
+
+
+def frames_of_threads() -> dict[int, FrameType]:
+    """Return the innermost frame of each Python thread by its identifier.
+
+    Delete the caller's own frame from the result, which otherwise keeps all of them alive.
+    """
+    # The call could collect garbage, and release the GIL while it holds a lock that another thread
+    # waits for (CPython issue 106883, fixed in 3.11.9).
+    is_gc_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames()
+    finally:
+        if is_gc_enabled:
+            gc.enable()

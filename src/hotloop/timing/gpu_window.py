@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import _thread
 import contextlib
-import gc
 import json
 import os
 import random
@@ -39,12 +38,13 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
+from hotloop.base.files import atomic_write
 from hotloop.base.processes import boot_id
 from hotloop.base.signals import blocked_signals
 from hotloop.errors import ProfileError
 from hotloop.timing import _control
 from hotloop.timing._totals import totals
-from hotloop.timing.frames import end_frames
+from hotloop.timing.frames import end_frames, frames_of_threads
 
 VERSION = 1
 SUFFIX, TRACE_SUFFIX = ".gpu.json", ".kineto.json"
@@ -224,10 +224,9 @@ class GpuWindows:
             **fields,
             "trace": self._path(number, TRACE_SUFFIX).name,
         }
-        partial = path.with_suffix(".tmp")
         try:
-            partial.write_text(json.dumps(document, separators=(",", ":")), encoding="utf-8")
-            partial.replace(path)
+            with atomic_write(path) as partial:
+                partial.write_text(json.dumps(document, separators=(",", ":")), encoding="utf-8")
         except OSError as error:  # a full disk
             self.problems.append(f"{type(error).__name__}: {error}")
 
@@ -248,15 +247,7 @@ class _ThreadSamples:
 
     def sample(self) -> None:
         """Record the stack and open spans of each thread."""
-        # `_current_frames` may collect garbage, and release the GIL while it holds a lock for which
-        # another thread waits (CPython issue 106883, fixed in 3.11.9).
-        gc_is_enabled = gc.isenabled()
-        gc.disable()
-        try:
-            frames = sys._current_frames()
-        finally:
-            if gc_is_enabled:
-                gc.enable()
+        frames = frames_of_threads()
         now_ns = time.monotonic_ns()
         frames.pop(self._own_ident, None)
         paths = _control.open_paths()

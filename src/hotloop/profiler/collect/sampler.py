@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import gc
 import json
 import os
 import sys
@@ -44,6 +43,7 @@ from hotloop.profiler.collect.stacks import StackIndex, _ticker
 from hotloop.profiler.collect.tally import Tally
 from hotloop.timing import _control
 from hotloop.timing._totals import totals
+from hotloop.timing.frames import frames_of_threads
 
 try:  # at once, since the program may have a module of this name
     import ctypes
@@ -269,15 +269,7 @@ class StackSampler:
 
     def _sample_threads(self) -> None:
         """Sample every Python thread from this thread."""
-        # The call could collect garbage, and release the GIL while it holds a lock that another
-        # thread waits for (CPython issue 106883, fixed in 3.11.9).
-        is_gc_enabled = gc.isenabled()
-        gc.disable()
-        try:
-            frames = sys._current_frames()
-        finally:
-            if is_gc_enabled:
-                gc.enable()
+        frames = frames_of_threads()
         now_ns = self._now_ns()
         # This function's own frame refers to `frames`, and would keep all of them alive.
         frames.pop(get_ident(), None)

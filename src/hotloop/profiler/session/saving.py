@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import time
 import zipfile
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -13,7 +12,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from hotloop.base import documents
-from hotloop.base.files import check_memory, open_regular
+from hotloop.base.files import atomic_write, check_memory, open_regular
 from hotloop.errors import ProfileError
 from hotloop.profiler.session import (
     Frame,
@@ -40,7 +39,7 @@ def save(session: Session, path: str | os.PathLike[str]) -> None:
     """Write a session to one file, which contains no code.
 
     Raises:
-        ProfileError: The file cannot be written.
+        OutputError: The file cannot be written.
     """
     # Describe the processes.
     arrays: dict[str, np.ndarray] = {}
@@ -80,18 +79,8 @@ def save(session: Session, path: str | os.PathLike[str]) -> None:
         )
     # Write the file atomically.
     arrays["session"] = np.frombuffer(json.dumps(document).encode(), np.uint8)
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, **arrays)  # pyright: ignore[reportArgumentType]
-    path = Path(path)
-    partial = path.with_name(f"{path.name}.{os.getpid()}.{time.monotonic_ns()}.tmp")
-    try:
-        partial.write_bytes(buffer.getvalue())
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise ProfileError(
-            f"expected to write {path}, got '{error}': choose another path"
-        ) from error
+    with atomic_write(Path(path)) as partial, open(partial, "wb") as file:
+        np.savez_compressed(file, **arrays)  # pyright: ignore[reportArgumentType]
 
 
 def is_saved_session(path: Path) -> bool:

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from hotloop.base import processes
+from hotloop.base.files import atomic_write
 from hotloop.base.processes import CoreTimes
 from hotloop.base.signals import start_thread
 from hotloop.errors import ConfigError, HotloopError, ProfileError
@@ -188,9 +189,9 @@ class Experiment:
             point.to_json() if index in used else {"places": [], "spans": []}
             for index, point in enumerate(self._points)
         ]
-        temporary = self._files / f"{delays.POINTS_FILE}.new"
-        temporary.write_text(json.dumps({"points": points, "is_final": is_final}), encoding="utf-8")
-        temporary.rename(self._files / delays.POINTS_FILE)
+        with atomic_write(self._files / delays.POINTS_FILE) as partial:
+            content = json.dumps({"points": points, "is_final": is_final})
+            partial.write_text(content, encoding="utf-8")
         self._wait(_ARMING_S)
 
     def _try_points(self, num_candidates: int) -> bool:

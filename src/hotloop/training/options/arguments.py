@@ -275,11 +275,8 @@ def _number_or_text(text: str) -> float | str:
 
 
 def _json_object(text: str) -> dict[str, Any]:
-    try:
-        value = documents.parse(text)
-    except ValueError:
-        value = None
-    if not isinstance(value, dict):
+    value = documents.parse_object(text)
+    if value is None:
         text = shortened(text)
         raise ConfigError(f"expected a JSON object such as '{{\"g\": 1.62}}', got '{text}'")
     return value
