@@ -10,11 +10,6 @@ from hotloop.timing.policy_shares import policy_span
 class Follower:
     """Collects the rows of a policy one by one, within the steps of the previous policy.
 
-    Args:
-        name: name of the policy.
-        collector: collects its rows.
-        slot: the slot to fill.
-
     Attributes:
         collector: the same.
         slot: the same. Set it to fill another one.

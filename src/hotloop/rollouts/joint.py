@@ -77,7 +77,6 @@ class JointEnvironments(InlineEnvironments):
         self._games, self._name = games, name
 
     def rollout(self, policy: ActingPolicy, options: CollectionOptions) -> JointRollout:
-        """See `InlineEnvironments.rollout`."""
         self.check(options)
         return self._games.rollout(self._name, policy, options)
 
@@ -110,7 +109,6 @@ class JointRollout(InlineRollout):
         ]
 
     def collect(self) -> list[Fragment]:
-        """See `InlineRollout.collect`."""
         fragments = super().collect()
         self.num_transitions = self.vector_steps * sum(view.num_envs for view in self._views)
         # The first rollout may collect the next fragment before this run reports its iteration.
@@ -118,7 +116,6 @@ class JointRollout(InlineRollout):
         return fragments
 
     def pop_episodes(self) -> list[Episode]:
-        """See `InlineRollout.pop_episodes`."""
         episodes, self._episodes = self._episodes, []
         return episodes
 

@@ -129,7 +129,6 @@ class JointFleet(FleetRollout):
         self._games = games
 
     def collect(self) -> list[Fragment]:
-        """See `FleetRollout.collect`."""
         fragments = super().collect()
         self.num_transitions = self.transport.envs_per_worker * sum(self._progress.next_rows)
         return fragments

@@ -80,7 +80,6 @@ class EpisodeNoiseBuffer(NoiseBuffer):
         return (self.row(first_step + t, slice(None)) for t in range(num_steps))
 
     def row(self, step: int, envs: slice) -> Array:
-        """See `NoiseBuffer`."""
         if step < self._exploration.random_steps:
             return super().steps(step, 1)[0, envs]
         episodes, rows = self._starts[envs], self._envs[envs]

@@ -15,10 +15,6 @@ from hotloop.types import Array, Episode, Fragment
 class OfflineRollout:
     """Collects nothing. Each call counts as `num_steps` transitions, for which updates are due.
 
-    Args:
-        policy: acting policy, which receives published parameters.
-        num_steps: transitions to count in a call.
-
     Attributes:
         num_transitions: transitions counted so far.
     """

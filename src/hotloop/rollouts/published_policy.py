@@ -16,11 +16,6 @@ from hotloop.types import Array
 class PublishedPolicy:
     """A policy that loads published weights.
 
-    Args:
-        weights: Buffer with the published weights.
-        network: Network of the policy.
-        exploration: How the policy explores, as JSON.
-
     Attributes:
         policy: Acting policy with the loaded weights.
         number: Number of the loaded publication.

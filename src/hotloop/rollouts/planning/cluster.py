@@ -118,10 +118,6 @@ def forecast_cluster(env_timing: EnvTiming, cluster: Cluster) -> ClusterForecast
     max(c + i', l, o). `async` does not wait: max(c, i, l, o). An overlapping `variable` does not
     wait either. Without overlapping, its workers continue with requested parts, 1.5 of eight on
     average.
-
-    Args:
-        env_timing: Timing of one environment, stepped alone.
-        cluster: Cluster and settings.
     """
     # Time of each stage of an iteration.
     workers, num_envs = cluster.workers, cluster.workers * cluster.envs_per_worker

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from hotloop.envs.pettingzoo_envs import PettingZooEnvs, resume_views
-from hotloop.policies import network_from_json
 from hotloop.rollouts.collector import StepObserver
 from hotloop.rollouts.follower import Follower
 from hotloop.rollouts.processes.channel import Channel
@@ -43,19 +42,10 @@ class FollowingRows:
         worker: int,
         previous: PettingZooEnvs,
     ) -> None:
-        assert setup.network is not None
         self.view, self._setup, self._arrays = view, setup, arrays
         shared = map_memory(fd, view, setup)
         self._memory = shared.workers[worker]
-        self._local = LocalCollector(
-            view,
-            network_from_json(dict(setup.network)),
-            setup.exploration,
-            shared,
-            worker,
-            seed=setup.seed,
-            first_row=setup.first_row,
-        )
+        self._local = LocalCollector(view, setup, shared, worker)
         self._rows = RowCounters(self._memory, view, [], setup.first_row)
         self._follower = Follower(name, self._local.collector, self._memory.slots[0])
         self._follower.observer = self._rows

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from hotloop.envs import VectorEnv
-from hotloop.policies import Network
+from hotloop.policies import network_from_json
 from hotloop.rollouts.collector import Collector, StepObserver
+from hotloop.rollouts.processes.messages import Setup
 from hotloop.rollouts.processes.shared_memory import ACTING, SharedMemory
 from hotloop.rollouts.published_policy import PublishedPolicy
 from hotloop.types import Array
@@ -17,15 +15,6 @@ class LocalCollector:
     """Steps environments with actions from the worker's own copy of the policy.
 
     `CentralCollector` has the same methods and attributes.
-
-    Args:
-        envs: Environments of the worker.
-        network: Network of the policy.
-        exploration: How the policy explores, as JSON.
-        shared: Shared memory that receives the rows.
-        worker: Number of the worker.
-        seed: Seed of the action noise.
-        first_row: Number of the first row.
 
     Attributes:
         requested_version: Lower bound on the version of the next row. −1 if its actions are not
@@ -39,24 +28,16 @@ class LocalCollector:
     # Evaluating every step by itself would cost as much as acting.
     chunk_s = 0.002
 
-    def __init__(
-        self,
-        envs: VectorEnv,
-        network: Network,
-        exploration: Mapping[str, Any] | None,
-        shared: SharedMemory,
-        worker: int,
-        *,
-        seed: int,
-        first_row: int,
-    ) -> None:
+    def __init__(self, envs: VectorEnv, setup: Setup, shared: SharedMemory, worker: int) -> None:
+        assert setup.network is not None
         self._weights = shared.weights
         self._memory = shared.workers[worker]
-        self._published = PublishedPolicy(shared.weights, network, exploration)
+        network = network_from_json(dict(setup.network))
+        self._published = PublishedPolicy(shared.weights, network, setup.exploration)
         first_env = worker * envs.num_envs
         self._policy = self._published.policy
-        self.collector = Collector(envs, self._policy, seed=seed, first_env=first_env)
-        self.collector.vector_steps = first_row
+        self.collector = Collector(envs, self._policy, seed=setup.seed, first_env=first_env)
+        self.collector.vector_steps = setup.first_row
         self.begin, self.resume = self.collector.begin, self.collector.resume
         self.load = self._published.load
 

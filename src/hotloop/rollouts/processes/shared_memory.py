@@ -361,13 +361,7 @@ class SharedMemory:
 
 
 def map_memory(fd: int, envs: VectorEnv, setup: Setup) -> SharedMemory:
-    """Map the shared memory of a descriptor, and close the descriptor.
-
-    Args:
-        fd: Descriptor of the memory file.
-        envs: Environments of this worker.
-        setup: Sizes of the memory.
-    """
+    """Map the shared memory of a descriptor, and close the descriptor."""
     outputs = NetworkOutline.from_json(envs, setup.outputs)
     shared = SharedMemory(
         fd,

@@ -29,7 +29,6 @@ from hotloop.envs import (
 from hotloop.envs.game_factory import assign_by_index, make_views
 from hotloop.envs.pettingzoo_envs import PettingZooEnvs
 from hotloop.errors import HotloopError
-from hotloop.policies import network_from_json
 from hotloop.rollouts.env_calls import EnvCall
 from hotloop.rollouts.inference.central_collector import CentralCollector
 from hotloop.rollouts.inference.wakeups import wake
@@ -173,15 +172,7 @@ class Worker(RowCounters):
                 wait=functools.partial(wait_for_wakeup, wakeup_fd, channel, parent_pid),
             )
         else:
-            local = LocalCollector(
-                envs,
-                network_from_json(dict(setup.network)),
-                setup.exploration,
-                shared,
-                self._worker,
-                seed=setup.seed,
-                first_row=setup.first_row,
-            )
+            local = LocalCollector(envs, setup, shared, self._worker)
             self._collector = local
             if followers:
                 assert isinstance(envs, PettingZooEnvs)

@@ -181,16 +181,14 @@ class Actor:
         """
         info = self.ready()
         assert self._envs is not None
-        network = network_from_json(dict(setup.network))
-        exploration = exploration_from_json(setup.exploration)
         if setup.inference is None:
-            self._policy = ActingPolicy(network, writable(snapshot), exploration=exploration)
+            self._policy = _acting_policy(setup, snapshot)
         else:
             # The step timeout must not count the time of waiting for an answer.
             self._policy = RemotePolicy(
-                network,
+                network_from_json(dict(setup.network)),
                 snapshot,
-                exploration=exploration,
+                exploration=exploration_from_json(setup.exploration),
                 inference=setup.inference,
                 on_wait=self._step_timeout.stop,
             )
@@ -223,11 +221,7 @@ class Actor:
         for ((_, previous), (name, view)), setup, snapshot in zip(
             pairs, setups, snapshots, strict=True
         ):
-            policy = ActingPolicy(
-                network_from_json(dict(setup.network)),
-                writable(snapshot),
-                exploration=exploration_from_json(setup.exploration),
-            )
+            policy = _acting_policy(setup, snapshot)
             collector = PartCollector(
                 view,
                 policy,
@@ -313,6 +307,14 @@ class Actor:
         if self._envs is not None:
             self._envs.close()
         timing.stop()
+
+
+def _acting_policy(setup: ActorSetup, snapshot: PolicySnapshot) -> ActingPolicy:
+    return ActingPolicy(
+        network_from_json(dict(setup.network)),
+        writable(snapshot),
+        exploration=exploration_from_json(setup.exploration),
+    )
 
 
 def _describe(error: HotloopError) -> tuple[str, str]:

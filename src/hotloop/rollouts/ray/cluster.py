@@ -155,11 +155,7 @@ def _message_if_ended() -> Iterator[None]:
 
 
 class ClusterHead:
-    """Checks that the head of a cluster answers. If it is gone, calls of Ray block for long.
-
-    Args:
-        ray: The connected Ray module.
-    """
+    """Checks that the head of a cluster answers. If it is gone, calls of Ray block for long."""
 
     def __init__(self, ray: Any) -> None:
         self._address = str(ray.get_runtime_context().gcs_address)

@@ -203,12 +203,7 @@ class RayEnvironments:
             self.watches.add_node(location[0])
 
     def on_answer(self, worker: int, location: tuple[str, int]) -> None:
-        """Record where a worker's network was computed, and warn if the actor was restarted.
-
-        Args:
-            worker: Number of the worker.
-            location: Node and process of the inference actor.
-        """
+        """Record where a worker's network was computed, and warn if the actor was restarted."""
         number = worker % len(self._servers)
         if location in self._inference_locations[number]:
             return

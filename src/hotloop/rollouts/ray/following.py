@@ -19,10 +19,6 @@ class FollowingActors(ActorTransport):
     """The parts of a policy whose actors are those of another one, the leader.
 
     The leader requests the parts of all policies at once, fetches them, and replaces lost actors.
-
-    Args:
-        leader: Transport of the first policy.
-        envs, policy, options, num_envs: See `ActorTransport`.
     """
 
     def __init__(

@@ -225,7 +225,6 @@ class RemotePolicy(ActingPolicy):
         return value
 
     def last_value(self) -> Array:
-        """See `ActingPolicy.last_value`."""
         assert self._last_value is not None
         return self._last_value
 

@@ -65,12 +65,7 @@ def directory_on(node: str, job: str) -> str:
 
 @dataclass
 class NodeWatches:
-    """The learner's handle on the watches of all nodes but its own.
-
-    Args:
-        ray: The connected Ray module.
-        timing_dir: Directory of the run's recordings.
-    """
+    """The learner's handle on the watches of all nodes but its own."""
 
     ray: Any
     timing_dir: str
