@@ -88,9 +88,6 @@ class OutStream:
     contain control characters. Output of environments and of rich, which prints colors, passes as
     it is.
 
-    Args:
-        stream: The stream to write to.
-
     Attributes:
         error: The error of the first write that failed, or None.
     """

@@ -43,12 +43,7 @@ def run(args: list[str]) -> int:
 
 
 def print_runs(paths: Sequence[Path], directory: Path) -> None:
-    """Print a table of runs.
-
-    Args:
-        paths: The run directories.
-        directory: The directory that the printed paths are relative to.
-    """
+    """Print a table of runs."""
     from hotloop.reports.run_table import read_summaries, run_table
 
     summaries, damaged = read_summaries(paths)

@@ -25,10 +25,6 @@ if TYPE_CHECKING:
 def varied_options(options: Mapping[str, Any], args: list[str]) -> dict[str, str]:
     """Return the options of `--vary` with their values.
 
-    Args:
-        options: the command's own options.
-        args: the other arguments.
-
     Raises:
         ConfigError: a value is malformed, or an option has a fixed value too.
     """

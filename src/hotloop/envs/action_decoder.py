@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 class ActionDecoder:
     """Converts a policy's actions to actions of the environments, see `ActionSpec.decode`.
 
-    Args:
-        space: action space of one environment.
-
     Attributes:
         spec: kind, shape and bounds of one action.
 

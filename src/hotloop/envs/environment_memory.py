@@ -11,11 +11,7 @@ _MARGIN_BYTES = 2**22
 
 
 class MemoryCheck:
-    """An estimate of the memory for all environments, from that of the first ones.
-
-    Args:
-        num_envs: the number of all environments.
-    """
+    """An estimate of the memory for all environments, from that of the first ones."""
 
     def __init__(self, num_envs: int) -> None:
         self._num_envs, self._before = num_envs, processes.resident_bytes()

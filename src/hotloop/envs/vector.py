@@ -55,11 +55,6 @@ Autoreset = Literal["next_step", "same_step", "masked"]
 class VectorAdapter(GymnasiumEnvs):
     """One of Gymnasium's or EnvPool's vector environments, stepped into the caller's arrays.
 
-    Args:
-        envs: the vector environment.
-        spec: the specification of the environments.
-        env_id: name of the environment in messages.
-
     Raises:
         SpaceError: a space is not supported.
         ConfigError: its autoreset mode is unknown, a call steps fewer than all environments, or

@@ -318,11 +318,6 @@ def group_paths(plan: Plan, directory: Path) -> list[Path]:
 def open_group(plan: Plan, directory: Path, **callbacks: Any) -> Runner:
     """Return the runner of a group of trainings, whose results must be closed.
 
-    Args:
-        plan: the plan.
-        directory: parent of the run directories.
-        callbacks: `on_change` and `on_line` of `Runner`.
-
     Raises:
         RunDirectoryError: a run directory exists already.
         ConfigError: the directory has trainings with other options.

@@ -144,10 +144,6 @@ class Matches:
 
         In round r, member i of the first policy plays with member i + r of the second policy,
         i + 2r of the third, …
-
-        Args:
-            policies: the policies of all members, by name.
-            first_number: number of the first match; see `play`.
         """
         num_members = len(next(iter(policies.values())))
         returns: dict[str, list[list[float]]] = {

@@ -37,10 +37,6 @@ _MEASURED_BATCHES = 2
 class PoolProcess:
     """A process of the pool.
 
-    Args:
-        log: file that receives its output.
-        jobs: number of processes in the pool.
-
     Attributes:
         work: the caller's object for the current training, None if the process is idle.
         trained_lanes: the numbers of lanes whose joint update it has already compiled.

@@ -163,11 +163,6 @@ def check_population(space: Space, plan: Plan, config: Any) -> None:
 class PopulationExecutor(RayExecutor):
     """An executor that trains all runs side by side, and changes their options between generations.
 
-    Args:
-        plan: the plan.
-        config: configuration of all trainings.
-        space: the search space.
-
     Raises:
         ConfigError: population-based training does not support the plan.
         MissingExtraError: Ray Tune is not installed.
@@ -181,7 +176,6 @@ class PopulationExecutor(RayExecutor):
     def tune_options(
         self, tune: Any, specs: Iterator[RunSpec]
     ) -> tuple[dict[str, Any], dict[str, Any], str | None]:
-        """See `RayExecutor.tune_options`."""
         from ray.tune.search import BasicVariantGenerator
 
         # Start over after a kill, since members can only be compared within a generation.

@@ -85,10 +85,6 @@ def trial_resources(config: Any, overrides: Mapping[str, Any]) -> dict[str, floa
 class RayExecutor:
     """An executor that trains in Ray Tune, each run alone.
 
-    Args:
-        plan: the plan, with the settings of Ray.
-        config: configuration of all trainings.
-
     Raises:
         ConfigError: the settings of Ray are invalid.
         MissingExtraError: Ray Tune is not installed.

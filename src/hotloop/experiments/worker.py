@@ -185,12 +185,7 @@ class _TrainingJob:
 
 
 class _ProgressLines:
-    """The progress of a training as lines, or of all its lanes together.
-
-    Args:
-        out: the stream for messages.
-        num_lanes: number of lanes.
-    """
+    """The progress of a training as lines, or of all its lanes together."""
 
     def __init__(self, out: TextIO, num_lanes: int) -> None:
         from hotloop.training.live_line import LiveLine

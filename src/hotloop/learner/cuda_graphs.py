@@ -113,9 +113,6 @@ def _torch_capture(resources: _CaptureResources, graph: torch.cuda.CUDAGraph) ->
 class CudaGraphCapturer:
     """A capturer that uses `torch.cuda.graph`.
 
-    Args:
-        device: the device of all tensors.
-
     Raises:
         ConfigError: an earlier capture failed in this process.
     """

@@ -14,11 +14,7 @@ from hotloop.types import Array
 
 
 class HostNoise:
-    """Noise from a NumPy generator, in one tensor per shape. The next draw overwrites the tensor.
-
-    Args:
-        rng: the generator.
-    """
+    """Noise from a NumPy generator, in one tensor per shape, which the next draw overwrites."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng

@@ -344,11 +344,6 @@ class LearnedNetwork(_FlatNetwork):
 class LearnedCritics(_FlatNetwork):
     """K critics over one flat vector, (P,).
 
-    Args:
-        critics: the critics to learn.
-        precision: precision of the matrix products.
-        device: device of parameters, observations and actions.
-
     Attributes:
         layout: positions of their parameters in the vector.
         num_params: P.

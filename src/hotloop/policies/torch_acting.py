@@ -152,9 +152,6 @@ def _unpinned(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 class TorchForward(ABC):
     """A policy's head and, if any, its value.
 
-    Args:
-        network: the network that acts.
-
     Attributes:
         obs_dtype: dtype of observations without a scale.
         last_value: value of the last call of `head`, float32, (B,); None without a value function.
@@ -240,7 +237,6 @@ class ModuleForward(TorchForward):
         self.refresh()
 
     def refresh(self) -> None:
-        """See `TorchForward`."""
         params = self._snapshot.params
         if self._call is None:
             for name, param in self._params.items():

@@ -33,10 +33,6 @@ _MAX_ROWS = 50
 class SweepReport:
     """The results of a sweep, read from its file.
 
-    Args:
-        results: the file of results.
-        plan: its plan.
-
     Attributes:
         plan: the plan.
         status: state and score of each trial.

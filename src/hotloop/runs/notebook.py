@@ -15,12 +15,7 @@ from hotloop.runs.summary import summarize
 
 
 def run_html(path: Path, extra_rows: Mapping[str, object] | None = None) -> str:
-    """Return a run as HTML. A damaged run gives the error message instead.
-
-    Args:
-        path: the run directory.
-        extra_rows: additional rows of the table, by label.
-    """
+    """Return a run as HTML. A damaged run gives the error message instead."""
     try:
         summary = summarize(path)
     except HotloopError as error:

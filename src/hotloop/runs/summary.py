@@ -89,12 +89,7 @@ def summarize(path: Path) -> RunSummary:
 
 
 def summarize_run(run: RunDirectory, lines: Sequence[Mapping[str, Any]]) -> RunSummary:
-    """Return the summary of an open run.
-
-    Args:
-        run: the run.
-        lines: lines of its metrics.
-    """
+    """Return the summary of an open run."""
     content, path = run.config, run.path
     returns = [float(x) for line in lines for x in line["episode_returns"]]
     evaluations = [line["evaluation"] for line in lines if line.get("evaluation")]

@@ -41,9 +41,6 @@ _NEVER_MODULES = ("runs_dir", "run_dir", "device")
 def imported_objects(content: Mapping[str, Any]) -> list[str]:
     """Return the objects outside of hotloop and Gymnasium's registry that resuming a run imports.
 
-    Args:
-        content: content of `config.json`.
-
     Returns:
         A text "`option` 'module:name'" for each object.
     """
@@ -139,10 +136,6 @@ def check_unchanged(path: Path, content: Mapping[str, Any]) -> None:
 
 def reject(path: Path, names: Collection[str]) -> None:
     """Raise an error if an unsigned run has objects or options that may run code.
-
-    Args:
-        path: The run directory.
-        names: Descriptions of the objects and options.
 
     Raises:
         UntrustedError: There are such objects or options.

@@ -26,9 +26,6 @@ class ActionMetrics:
     - `clipped_actions`: share of the numbers outside the bounds, if any bound is finite.
 
     It warns once if the standard deviation explodes.
-
-    Args:
-        network: the acting network.
     """
 
     def __init__(self, network: Network) -> None:

@@ -202,10 +202,6 @@ def stopping_rules(options: StopOptions, *, has_evaluations: bool) -> list[Callb
 class CallbackList:
     """The callbacks of a run, in the order in which they are called.
 
-    Args:
-        callbacks: the callbacks of the user.
-        rules: the callbacks for options, which come first.
-
     Raises:
         ConfigError: an entry is no `Callback`.
     """

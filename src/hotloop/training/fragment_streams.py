@@ -121,23 +121,19 @@ class LaggedFragments(FreshFragments):
         return self._pending.popleft()
 
     def reevaluate(self, *args: Any) -> Sequence[PolicyReevaluation]:
-        """See `FreshFragments`."""
         with span("reevaluate"):
             return reevaluate(*args)
 
     def weights(self, fragments: Sequence[Fragment]) -> Sequence[Array]:
-        """See `FreshFragments`."""
         if self.stream is None:
             return ()
         weights = zip(fragments, self.stream.weights(fragments), strict=True)
         return [np.full(fragment.reward.shape, weight, np.float32) for fragment, weight in weights]
 
     def normalize(self, fields: dict[str, Any]) -> None:
-        """See `FreshFragments`."""
         if self.stream is not None and self.normalizes:
             fields["advantages"] = self.stream.normalized(fields["advantages"], fields["weight"])
 
     def metrics(self, fragments: Sequence[Fragment], version: int) -> Mapping[str, float]:
-        """See `FreshFragments`."""
         age = ages(fragments, version)
         return {"age_mean": float(age.mean()), "age_max": float(age.max())}

@@ -23,12 +23,7 @@ _MOST_POINTS = 1_000
 
 
 class NotebookCell:
-    """Output of a running cell, replaced at each update.
-
-    Args:
-        display: IPython's `display`.
-        html: IPython's `HTML`.
-    """
+    """Output of a running cell, replaced at each update."""
 
     def __init__(self, display: Any, html: Any) -> None:
         self._display, self._html = display, html

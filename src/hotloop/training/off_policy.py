@@ -102,11 +102,9 @@ class OffPolicy(Algorithm[AnyReplayConfig]):
         return tuple(name for name in counts if name is not None)
 
     def nonblocking_schedule(self, config: AnyReplayConfig) -> Schedule:
-        """See `Algorithm`."""
         return "async"
 
     def collection_options(self, config: AnyReplayConfig) -> CollectionOptions:
-        """See `Algorithm`."""
         num_steps = config.train_frequency
         if config.schedule == "async":
             # Fragments in both slots of all workers must not exceed the maximum age.
@@ -120,7 +118,6 @@ class OffPolicy(Algorithm[AnyReplayConfig]):
         )
 
     def make_stages(self, sources: Sources[AnyReplayConfig]) -> ReplayStages:
-        """See `Algorithm`."""
         config, envs, device = sources.config, sources.envs, sources.device
         if config.overlap:
             _require_gpu(device)

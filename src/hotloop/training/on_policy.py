@@ -77,13 +77,11 @@ class OnPolicy(Algorithm[AnyOnPolicyConfig]):
         return ("prepare", "update")
 
     def nonblocking_schedule(self, config: AnyOnPolicyConfig) -> Schedule:
-        """See `Algorithm`."""
         collects_ahead = self.fragments(config).collects_ahead
         may_change = self.is_weighted and not config.is_recurrent and not collects_ahead
         return "variable" if may_change else "barrier"
 
     def collection_options(self, config: AnyOnPolicyConfig) -> CollectionOptions:
-        """See `Algorithm`."""
         if config.schedule == "variable" and not self.is_weighted:
             raise ConfigError(
                 f"`schedule` 'variable' needs a weight for each row, but the batch of "
@@ -102,7 +100,6 @@ class OnPolicy(Algorithm[AnyOnPolicyConfig]):
         )
 
     def make_stages(self, sources: Sources[AnyOnPolicyConfig]) -> OnPolicyStages:
-        """See `Algorithm`."""
         config, envs = sources.config, sources.envs
         with span("make_learner"):
             nets = self.networks(config, envs, sources.device)

@@ -131,11 +131,7 @@ def _open_run(
 
 
 def create_directory(algorithm: Algorithm[Any], config: RunOptions, env: str) -> RunDirectory:
-    """Create the directory of a training.
-
-    Args:
-        env: name of the environment.
-    """
+    """Create the directory of a training."""
     stored = to_json(config)
     return RunDirectory.create(
         config.run_dir,

@@ -23,11 +23,7 @@ from hotloop.training.trained_policy import make_opposed
 
 
 class SelfPlay(Callback):
-    """The opponents of a run, whose state is part of its checkpoints.
-
-    Args:
-        config: the run's configuration.
-    """
+    """The opponents of a run, whose state is part of its checkpoints."""
 
     def __init__(self, config: RunOptions) -> None:
         self._config = config
@@ -47,7 +43,6 @@ class SelfPlay(Callback):
         )
 
     def state(self) -> Mapping[str, Any]:
-        """See `Callback.state`."""
         assert self._pool is not None
         episodes = [episode for episode, _ in self._envs.running_episodes()]
         return {**self._pool.state(episodes, self._envs.moves), "metrics": self._metrics}

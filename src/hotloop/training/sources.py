@@ -72,10 +72,6 @@ def make_sources(
 ) -> Sources[AnyConfig]:
     """Make the training environments of a run, after choices that may need measurements.
 
-    Args:
-        makers: the functions that make environments.
-        envs_to_close: see `Sources`.
-
     Raises:
         ConfigError, UnknownNameError, SpaceError, MissingExtraError, EnvironmentFailure: the
             environments can't be made.
@@ -141,14 +137,7 @@ def make_workers(
     path: Path,
     agents: Mapping[str, Sequence[int]] | None = None,
 ) -> Any:
-    """Make environments in Ray actors or in worker processes.
-
-    Args:
-        config: the configuration.
-        spec: the specification of the environments.
-        path: the directory of the run.
-        agents: see `WorkerPool`.
-    """
+    """Make environments in Ray actors or in worker processes."""
     pool_options: dict[str, Any] = {
         "num_workers": config.num_groups,
         "envs_per_worker": config.total_envs // config.num_groups,

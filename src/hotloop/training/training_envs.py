@@ -17,9 +17,6 @@ class TrainingEnvs:
     A method waits until the workers have finished the rows that they collect. Arguments and results
     travel to workers as pickles. Environments that are replaced, and those of a resumed run, begin
     with their own values.
-
-    Args:
-        rollout: Rollout that steps the environments.
     """
 
     def __init__(self, rollout: Rollout) -> None:

@@ -20,10 +20,6 @@ class HostVectorEnv:
     """A `VectorEnv` of environments on a device.
 
     One seed, that of the first environment's episode, seeds all environments.
-
-    Args:
-        envs: the environments.
-        spec: their specification.
     """
 
     can_replay = False

@@ -45,12 +45,6 @@ def export_onnx(
     bool, (batch, A), and its `head` is −10³⁰ for forbidden actions. The outputs of onnxruntime must
     match the policy's before the file is written.
 
-    Args:
-        network: any network.
-        snapshot: its parameters and the scale of observations.
-        path: the file to write.
-        metadata: values for the graph's metadata.
-
     Returns:
         The path of the file.
 

@@ -16,12 +16,7 @@ _WIDE_UNSIGNED = ("uint1", "uint3", "uint6")
 
 
 class TracedPolicy(nn.Module):
-    """`TrainedPolicy.act` and `TrainedPolicy.head` as a module.
-
-    Args:
-        network: the network.
-        snapshot: its parameters and the scale of observations.
-    """
+    """`TrainedPolicy.act` and `TrainedPolicy.head` as a module."""
 
     def __init__(self, network: Network, snapshot: PolicySnapshot) -> None:
         super().__init__()

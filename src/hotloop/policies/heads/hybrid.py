@@ -34,7 +34,6 @@ class Hybrid(Head):
     kind = "hybrid"
 
     def bind(self, spec: ActionSpec) -> Head:
-        """See `Head.bind`."""
         bound = super().bind(spec)
         assert isinstance(bound, Hybrid)
         # Computed now, since Dynamo can't trace the first access of a cached property.

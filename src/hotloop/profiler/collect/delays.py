@@ -64,11 +64,7 @@ _BYTES = bytes(16_384)
 
 
 class DelayPoints:
-    """The points of this process. There is one object, which a fork inherits.
-
-    Args:
-        directory: directory of the profile.
-    """
+    """The points of this process. There is one object, which a fork inherits."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory / DIRECTORY

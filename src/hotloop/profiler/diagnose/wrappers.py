@@ -26,11 +26,7 @@ _INNER_STEP = re.compile(
 
 
 class WrapperFinder:
-    """The wrappers of a program: methods `step` that call another `step`.
-
-    Args:
-        rows: samples of the program.
-    """
+    """The wrappers of a program: methods `step` that call another `step`."""
 
     def __init__(self, rows: list[SampleRow]) -> None:
         self._users = {frame for row in rows for frame in _users_wrappers(row.stack)}

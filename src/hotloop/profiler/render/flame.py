@@ -112,11 +112,6 @@ def write_folded(
 ) -> None:
     """Write stacks with their nanoseconds in Brendan Gregg's collapsed format.
 
-    Args:
-        session: the recorded session.
-        path: path of the file.
-        by, merge_workers: see `folded`.
-
     Raises:
         OutputError: The file can't be written.
         ProfileError: The session has no samples.

@@ -45,11 +45,7 @@ def check_terminal() -> None:
 
 
 class LiveReport:
-    """A thread that prints the report of a profile while its program runs.
-
-    Args:
-        directory: directory of the profile.
-    """
+    """A thread that prints the report of a profile while its program runs."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

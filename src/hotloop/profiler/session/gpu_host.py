@@ -11,11 +11,7 @@ from hotloop.profiler.session.sums import ranked, sums
 
 
 class Host:
-    """The host's activity in GPU windows.
-
-    Args:
-        use: summary of the windows.
-    """
+    """The host's activity in GPU windows."""
 
     def __init__(self, use: GpuUse) -> None:
         self.use = use

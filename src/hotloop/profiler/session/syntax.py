@@ -25,11 +25,7 @@ _MAX_STATES = 10_000
 def source_cache(
     maxsize: int,
 ) -> Callable[[Callable[_Params, _Result]], Callable[_Params, _Result]]:
-    """Return a decorator that caches results until a source file changes.
-
-    Args:
-        maxsize: maximum number of results.
-    """
+    """Return a decorator that caches results until a source file changes."""
 
     def decorate(function: Callable[_Params, _Result]) -> Callable[_Params, _Result]:
         cached: Any = lru_cache(maxsize=maxsize)(function)

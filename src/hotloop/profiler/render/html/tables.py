@@ -258,11 +258,7 @@ def function_table(costs: ThreadCosts) -> str:
 
 
 def process_table(session: Session, stages_by_pid: Mapping[int, StageTimes]) -> str:
-    """Return a table of all processes: lifetime, state, resources and stages.
-
-    Args:
-        stages_by_pid: stages of each process.
-    """
+    """Return a table of all processes: lifetime, state, resources and stages."""
     used = [x for x in STAGES if any(y.share(x) >= MIN_SHARE for y in stages_by_pid.values())]
     rows: list[Sequence[str]] = []
     for process in session.processes:
