@@ -7,6 +7,7 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 import torch
 
 from hotloop.learner import Learner
@@ -14,6 +15,7 @@ from hotloop.training import OffPolicy
 from hotloop.training.learners import make_learner
 from tests.policies.nets import Spaces
 from tests.policies.test_policies import obs_spec
+from tests.reference import off_policy as reference
 
 
 class LearnerSetup(NamedTuple):
@@ -62,6 +64,40 @@ def make_learner_setup(algorithm: OffPolicy, action_spec, **options) -> LearnerS
         batch_size=config.batch_size,
     )
     return LearnerSetup(config, nets, learner)
+
+
+def learn_beside_reference(setup: LearnerSetup, peer, action_spec, *, weighed):
+    """Make 20 updates of both, and check what all have in common.
+
+    Returns:
+        The metrics of the reference's last update, and of each update of its policy.
+    """
+    state, unpack = setup.state, setup.nets.critics.layout.unpack
+    start = state.policy.clone(), state.critics.clone()
+    draw_noise, policy_rows, metrics = setup.draw_noise(), [], {}
+    for k in range(20):
+        batch = reference.random_batch(3, action_spec, 32, seed=k, weighed=weighed)
+        td_error = setup.update(batch)
+        metrics, new_rows, their_error = peer.update(batch, draw_noise)
+        policy_rows += new_rows
+        torch.testing.assert_close(td_error.double(), their_error, rtol=1e-3, atol=1e-3)
+        if k == 0:
+            first = {name: x for name, x in setup.means().items() if name in metrics}
+            assert first == pytest.approx(metrics, rel=1e-4)
+    for flat, before in zip((state.policy, state.critics), start, strict=True):
+        assert (flat - before).abs().mean() > 0.01
+    for flat, modules in (
+        (state.critics, peer.critics.modules),
+        (state.targets, peer.critics.targets),
+    ):
+        critics = reference.critic_modules(setup.config, unpack(flat))
+        reference.assert_same_parameters(critics, modules)
+    # The published parameters are the policy's.
+    np.testing.assert_array_equal(
+        setup.learner.publish(20).params["policy.0.weight"].ravel(),
+        state.policy[: 3 * setup.config.hidden_sizes[0]],
+    )
+    return metrics, policy_rows
 
 
 def assert_learner_is_restored(algorithm: OffPolicy, action_spec, make_batch, **options):

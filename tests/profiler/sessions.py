@@ -247,6 +247,21 @@ def session(*processes: ProfiledProcess, **fields: Any) -> Session:
     return Session("profiles/by-hand", fields.pop("metadata", {}), list(processes), **fields)
 
 
+def with_first_lines(profiled: ProfiledProcess, first_lines: Mapping[str, int]) -> ProfiledProcess:
+    """Set the first lines of functions by name."""
+    profiled.stacks = [
+        Stack(
+            tuple(
+                frame._replace(first_line=first_lines.get(frame.function, frame.first_line))
+                for frame in stack.frames
+            ),
+            stack.lines,
+        )
+        for stack in profiled.stacks
+    ]
+    return profiled
+
+
 def correlated_noise(rng: np.random.Generator, count: int, phi: float) -> np.ndarray:
     """x_t = φ x_{t−1} + noise of variance 1, with autocorrelation time (1 + φ) / (1 − φ)."""
     noise = rng.normal(size=count) * math.sqrt(1 - phi**2)

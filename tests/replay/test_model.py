@@ -471,8 +471,11 @@ class Model(RuleBasedStateMachine):
             assert not hasattr(batch, "importance")
         self.num_samples += 1
         if hold:
-            content = {name: value.tobytes() for name, value in flat(vars(batch)).items()}
-            self.held_batches = [*self.held_batches[-2:], (batch, content)]
+            self.hold_batch(batch)
+
+    def hold_batch(self, batch: Any) -> None:
+        content = {name: value.tobytes() for name, value in flat(vars(batch)).items()}
+        self.held_batches = [*self.held_batches[-2:], (batch, content)]
 
     @precondition(lambda self: self.twin.num_added > self.twin.capacity)
     @rule()
@@ -625,10 +628,8 @@ class Model(RuleBasedStateMachine):
                 assert value.tobytes() == content[name], name
 
 
-@pytest.mark.parametrize("examples", [15, pytest.param(120, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", MACHINES)
-def test_buffer_matches_its_twin(name, examples):
-    machine = type("Model", (Model,), {"setups": MACHINES[name]})
+def check_machine(machine: type[Model], examples: int) -> None:
+    """Run a state machine with the same examples in every run."""
     run_state_machine_as_test(
         machine,
         settings=settings(
@@ -639,3 +640,10 @@ def test_buffer_matches_its_twin(name, examples):
             suppress_health_check=list(HealthCheck),
         ),
     )
+
+
+@pytest.mark.parametrize("examples", [15, pytest.param(120, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", MACHINES)
+def test_buffer_matches_its_twin(name, examples):
+    machine = type("Model", (Model,), {"setups": MACHINES[name]})
+    check_machine(machine, examples)

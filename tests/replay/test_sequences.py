@@ -9,14 +9,13 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import rule, run_state_machine_as_test
+from hypothesis.stateful import rule
 
 from hotloop.errors import ConfigError, ReplayError
 from hotloop.replay import Batch, ReplayBuffer, Sequences
 from tests.reference import replay as reference
-from tests.replay.test_model import LAYOUTS, Model, Setup, flat, setups
+from tests.replay.test_model import LAYOUTS, Model, Setup, check_machine, flat, setups
 from tests.replay.test_sampling import assert_law
 
 
@@ -62,8 +61,7 @@ class SequenceModel(Model):
         check(batch, self.twin)
         self.num_samples += 1
         if hold:
-            content = {name: value.tobytes() for name, value in flat(vars(batch)).items()}
-            self.held_batches = [*self.held_batches[-2:], (batch, content)]
+            self.hold_batch(batch)
 
 
 def with_room(setup: Setup) -> Setup:
@@ -78,16 +76,7 @@ OTHER_LAYOUTS = tuple(name for name, (_, fields, _) in LAYOUTS.items() if "mask"
 @pytest.mark.parametrize("examples", [10, pytest.param(200, marks=pytest.mark.slow)])
 def test_sequences_match_the_twin(examples):
     SequenceModel.setups = setups(SEQUENCES, False, OTHER_LAYOUTS).map(with_room)
-    run_state_machine_as_test(
-        SequenceModel,
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=25,
-            derandomize=True,
-            database=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    check_machine(SequenceModel, examples)
 
 
 # Hand-computed sequences.

@@ -27,7 +27,15 @@ from hotloop.profiler.diagnose.findings import explain
 from hotloop.profiler.render.text import diagnosis_lines
 from hotloop.profiler.session import Frame, Session, Stack, ThreadTotals, catalogues
 from hotloop.profiler.session.catalogues import is_in, read_catalogue
-from tests.profiler.sessions import ns, period, process, sample, session, span
+from tests.profiler.sessions import (
+    ns,
+    period,
+    process,
+    sample,
+    session,
+    span,
+    with_first_lines,
+)
 
 TORCH = "/x/lib/python3.11/site-packages/torch"
 OMEGACONF = "/x/lib/python3.11/site-packages/omegaconf/dictconfig.py"
@@ -64,21 +72,6 @@ def test_recorded_crowding_needs_no_samples():
 def repeat(name, count, each_s, *, took_s, start_s=0.0):
     """Return `count` spans, one every `each_s` seconds."""
     return [span(name, start_s + i * each_s, start_s + i * each_s + took_s) for i in range(count)]
-
-
-def with_first_lines(profiled, first_lines):
-    """Set the first lines of functions by name."""
-    profiled.stacks = [
-        Stack(
-            tuple(
-                frame._replace(first_line=first_lines.get(frame.function, frame.first_line))
-                for frame in stack.frames
-            ),
-            stack.lines,
-        )
-        for stack in profiled.stacks
-    ]
-    return profiled
 
 
 @pytest.fixture

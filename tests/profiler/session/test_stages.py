@@ -9,7 +9,7 @@ import pytest
 from hotloop.profiler.session import Frame, Stack
 from hotloop.profiler.session.stages import path_weights, sample_stage, stage_by_key, stage_times
 from tests.profiler.programs import recordings, write
-from tests.profiler.sessions import period, process, sample
+from tests.profiler.sessions import period, process, sample, with_first_lines
 
 SITE = "/x/lib/python3.11/site-packages"
 USER = "/home/rich/absl/train.py"
@@ -346,16 +346,7 @@ def test_environments_without_a_base_class(tmp_path: Path) -> None:
             ("Policy.step", "    def step(self, obs):"),
         )
     }
-    main.stacks = [
-        Stack(
-            tuple(
-                frame._replace(first_line=first_lines.get(frame.function, frame.first_line))
-                for frame in stack.frames
-            ),
-            stack.lines,
-        )
-        for stack in main.stacks
-    ]
+    with_first_lines(main, first_lines)
     stages = stage_by_key(main, by_name=False)
     found = [stages[recorded.path, recorded.stack] for recorded in main.samples]
     assert found == [stage for _, stage in rows]

@@ -148,6 +148,14 @@ def test_a_worker_replaced_before_its_first_row_gives_the_same_rows(tmp_path, ca
     inline.close()
 
 
+def begin_inline(env_id, kwargs):
+    """Return environments in this process, their rollout, and its state after a fragment."""
+    envs = make_inline(env_id, 2, 1, env_kwargs=kwargs)
+    rollout = begin(envs)
+    rollout.collect()
+    return envs, rollout, rollout.state()
+
+
 @pytest.mark.parametrize(
     ("call", "fault"),
     [
@@ -158,10 +166,7 @@ def test_a_worker_replaced_before_its_first_row_gives_the_same_rows(tmp_path, ca
 @attempted
 def test_a_worker_replaced_while_it_resumes_gives_the_same_rows(tmp_path, call, fault):
     kwargs = {"directory": str(tmp_path), "length": 40}
-    first = make_inline(ANYWHERE, 2, 1, env_kwargs=kwargs)
-    whole = begin(first)
-    whole.collect()
-    state = whole.state()
+    first, whole, state = begin_inline(ANYWHERE, kwargs)
     faults = {"1": {"step 9" if call == "write 1" else call: fault}}  # 8 of them are replayed
     with open_pool(ANYWHERE, env_kwargs={**kwargs, "faults": faults}, step_timeout_s=0.5) as pool:
         rollout = begin(pool)
@@ -176,10 +181,7 @@ def test_a_worker_replaced_while_it_resumes_gives_the_same_rows(tmp_path, call, 
 @attempted
 def test_replaying_many_slow_steps_is_no_hang(tmp_path):
     kwargs = {"directory": str(tmp_path), "length": 40}
-    first = make_inline(SCRIPTED, 2, 1, env_kwargs=kwargs)
-    whole = begin(first)
-    whole.collect()
-    state = whole.state()
+    first, _, state = begin_inline(SCRIPTED, kwargs)
     pauses = {"1": 0.2}
     with open_pool(SCRIPTED, env_kwargs={**kwargs, "pause_s": pauses}, step_timeout_s=0.5) as pool:
         rollout = begin(pool)
@@ -193,10 +195,7 @@ def test_an_episode_that_cannot_be_replayed_is_cut_off(tmp_path):
         "tests.rollouts.processes.frozen_envs:ForgetsOnce",
         {"directory": str(tmp_path), "length": 40},
     )
-    first = make_inline(SCRIPTED, 2, 1, env_kwargs=kwargs)
-    whole = begin(first)
-    whole.collect()
-    state = whole.state()
+    first, _, state = begin_inline(SCRIPTED, kwargs)
     with open_pool(env, env_kwargs=kwargs) as pool:
         rollout = begin(pool)
         assert rollout.restore(state.to_arrays(), state.position()) == []
