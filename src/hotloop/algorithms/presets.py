@@ -156,7 +156,7 @@ PPO: Presets = {
         "activation": "relu",
         "torch_threads": available_threads(),
     },
-    # Schulman et al. 2017, table 5, with the same number of frames.
+    # zoo, with a constant clip range
     "ALE/": {
         "total_timesteps": 10_000_000,
         "update_epochs": 4,

@@ -256,7 +256,7 @@ class TurnGames(GymnasiumEnvs):
 
         Args:
             games: the games.
-            replayed: moves to take instead of asking the opponents, for a single game.
+            replayed: moves to take in place of the opponents' own, for a single game.
 
         Returns:
             The result of each game.

@@ -83,7 +83,8 @@ class TrainedPolicy:
             action_mask: for a policy that was trained with `action_masks`, 1 for each allowed
                 action and 0 for the others, (M,) or (B, M): `info["action_mask"]`. None: the entry
                 `action_mask` of a dict observation.
-            deterministic: take the most probable action (the mean); else sample one.
+            deterministic: take the most probable action (the mean); else sample one. It makes no
+                difference for a policy without probabilities, such as DQN's and TD3's.
             rng: generator for sampling; default: the policy's own, seeded with 0.
 
         Returns:
