@@ -32,7 +32,7 @@ def test_the_choice_weighs_the_work_ahead(monkeypatch):
     heavy = choose("auto", num_calls=5_000, flop_per_call=2e9)
     assert (few.is_compiled, many.is_compiled, heavy.is_compiled) == (False, True, True)
     assert few.reason.startswith("eager: compiling takes about 20 s once")
-    assert "would save about 89 s of 100,000 updates" in many.reason
+    assert "would save about 89 s over 100,000 updates" in many.reason
     assert not choose("eager", num_calls=10**9, flop_per_call=1e9).is_compiled
     assert choose("compile", num_calls=1, flop_per_call=1).is_compiled
 
@@ -43,7 +43,7 @@ def test_shared_compilation_counts_for_every_run(monkeypatch):
     monkeypatch.setattr("hotloop.base.cache.SHARING.runs", 12)
     together = choose("auto", num_calls=5_000, flop_per_call=1e7)
     assert together.is_compiled
-    assert "would save about 53 s of 5,000 updates in each of 12 runs" in together.reason
+    assert "would save about 53 s over 5,000 updates in each of 12 runs" in together.reason
     lanes = choose("auto", num_calls=5_000, flop_per_call=1e7, num_lanes=4)  # of the 12 runs
     assert lanes.reason == together.reason
 

@@ -152,7 +152,7 @@ def choose(
         name = "compiled" if is_worth_it else "eager"
     reason = (
         f"{name}: compiling takes about {costs.compile_s:.0f} s once and would save about "
-        f"{saved_s:.0f} s of {num_calls:,} updates"
+        f"{saved_s:.0f} s over {num_calls:,} updates"
         f"{f' in each of {num_runs:,} runs' if num_runs > 1 else ''}"
     )
     return ExecutionChoice(
