@@ -76,7 +76,7 @@ def train(case: str) -> dict[str, float]:
         options["anneal_learning_rate"] = False
     with tempfile.TemporaryDirectory() as folder:
         result = algorithm.train(algorithm.Config(runs_dir=folder, **options), progress=False)
-    updates = re.findall(r"then an update ([\d.]+) ms", result.execution)
+    updates = re.findall(r"an update (?:took )?([\d.]+) ms", result.execution)
     return {
         "steps_per_s": result.timesteps / (result.elapsed_s - result.compile_s),
         "update_ms": sum(map(float, updates)),
