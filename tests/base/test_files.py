@@ -1,4 +1,7 @@
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -32,6 +35,22 @@ def test_two_writers_of_one_path_do_not_share_a_file(tmp_path):
             second.write_text("second")
         assert path.read_text() == "second"
     assert path.read_text() == "first"
+    assert os.listdir(tmp_path) == ["file.txt"]
+
+
+def test_the_file_of_a_killed_writer_is_removed(tmp_path):
+    path = tmp_path / "file.txt"
+    script = (
+        "import os, sys, pathlib; from hotloop.base.files import atomic_write\n"
+        "with atomic_write(pathlib.Path(sys.argv[1])) as temporary:\n"
+        "    temporary.write_text('half'); os.kill(os.getpid(), 9)"
+    )
+    killed = subprocess.run([sys.executable, "-c", script, path], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert len(os.listdir(tmp_path)) == 1
+    with atomic_write(path) as temporary:
+        assert os.listdir(tmp_path) == [temporary.name]
+        temporary.write_text("content")
     assert os.listdir(tmp_path) == ["file.txt"]
 
 

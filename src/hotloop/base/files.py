@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import secrets
 import stat
 import tempfile
@@ -28,7 +29,8 @@ def atomic_write(path: Path, *, durable: bool = False) -> Iterator[Path]:
 
     If the body fails or is interrupted, the old content of `path` stays and the temporary file is
     removed. Missing directories are created. The temporary name has the same suffix, and no other
-    writer uses it: of several writers of one path, the last one to finish wins.
+    writer uses it: of several writers of one path, the last one to finish wins. A killed writer
+    leaves its temporary file, which the next writer of `path` removes.
 
     Args:
         path: the file to write.
@@ -40,11 +42,14 @@ def atomic_write(path: Path, *, durable: bool = False) -> Iterator[Path]:
     """
     if not path.name or "\0" in str(path):
         raise OutputError(f"{str(path)!r} can't be written (it names no file): choose another path")
-    name = f".{path.stem}.{os.getpid()}-{secrets.token_hex(4)}.tmp{path.suffix}"
-    temporary_path = path.with_name(name)
+    temporary_path = path.with_name(f".{path.stem}.{secrets.token_hex(8)}.tmp{path.suffix}")
+    descriptor = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        os.close(os.open(temporary_path, _NEW_FILE, 0o666))  # fail before the work begins
+        _remove_abandoned(path)
+        descriptor = os.open(temporary_path, _NEW_FILE, 0o666)  # fail before the work begins
+        with contextlib.suppress(OSError):  # a filesystem without locks
+            fcntl.flock(descriptor, fcntl.LOCK_SH)  # until the end: the writer is alive
         yield temporary_path
         if durable:
             sync(temporary_path)
@@ -62,8 +67,21 @@ def atomic_write(path: Path, *, durable: bool = False) -> Iterator[Path]:
             f"{path} can't be written ({reason}): {advice}choose another path"
         ) from error
     finally:
+        if descriptor is not None:
+            os.close(descriptor)
         with contextlib.suppress(OSError):
             temporary_path.unlink()
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove the temporary files of killed writers of `path`, whose locks are free."""
+    pattern = re.compile(rf"\.{re.escape(path.stem)}\.[0-9a-f]{{16}}\.tmp{re.escape(path.suffix)}")
+    with contextlib.suppress(OSError):
+        for name in filter(pattern.fullmatch, os.listdir(path.parent)):
+            descriptor = os.open(path.with_name(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            with open(descriptor, "rb"), contextlib.suppress(BlockingIOError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.with_name(name).unlink()
 
 
 def make_directory(path: Path, description: str, advice: str) -> None:
