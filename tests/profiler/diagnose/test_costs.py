@@ -591,6 +591,28 @@ def test_the_first_answer_of_a_connection_belongs_to_its_opening(tmp_path):
     assert cost.places[0].line == program.line(line)
 
 
+def test_waits_of_a_loop_do_not_belong_to_a_start_before_the_loop(tmp_path):
+    program = Program(
+        tmp_path,
+        """
+        def train(sock):
+            for step in range(1000):
+                reward = sock.recv(99)
+
+        sock = socket.create_connection(address)
+        train(sock)
+        """,
+    )
+    opens = f"create_connection ({PYTHON}/socket.py:1)"
+    program.at(("<module>", "sock = socket.create"), below=(opens,), seconds=0.1)
+    line = "reward = sock.recv(99)"
+    program.at(("<module>", "train(sock)"), ("train", line), seconds=6, blocked="network")
+    program.at(("<module>", "train(sock)"), below=(FORWARD,), seconds=4)
+    found = [cost for cost in program.diagnoses() if not cost.is_rebuild]
+    assert "connections" not in [cost.rule for cost in found]
+    assert found[0].places[0].line == program.line(line)
+
+
 ACTORS = """
     def act(connection):
         while True:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hotloop.profiler.diagnose import source
-from hotloop.profiler.diagnose.evidence import SampleRow, user_positions
+from hotloop.profiler.diagnose.evidence import CodePosition, SampleRow, user_positions
 from hotloop.profiler.diagnose.libraries import calls_into
 from hotloop.profiler.session import Frame
 
@@ -48,9 +48,16 @@ def _start_of(row: SampleRow, programs: _Starts, processes: _Starts) -> SampleRo
     chain = user_positions(row.stack)
     if chain and chain[0].frame in processes:
         return next(iter(processes[chain[0].frame].values()))
-    at = next((position for position in chain if position.frame in programs), None)
-    if at is None or wait not in ("pipe", "network") or at.line in programs[at.frame]:
+    depth = next((i for i, position in enumerate(chain) if position.frame in programs), None)
+    if depth is None or wait not in ("pipe", "network"):
+        return None
+    at, inner = chain[depth], chain[:depth]
+    if at.line in programs[at.frame] or any(_is_in_loop(position) for position in inner):
         return None
     loop = source.loop_in_function(at.frame.file, at.line)
     starts = programs[at.frame].items()
     return next((start for line, start in starts if loop is None or line in loop), None)
+
+
+def _is_in_loop(position: CodePosition) -> bool:
+    return source.loop_in_function(position.frame.file, position.line) is not None
