@@ -534,6 +534,22 @@ def test_processes_that_are_started_again_and_again(
         assert "Start them once, before the loop" in cost.advice
 
 
+def test_a_sleep_is_no_wait_for_a_started_process(tmp_path):
+    program = Program(tmp_path, EPISODES.replace("net(obs)", "time.sleep(0.1)"))
+    root = (("<module>", "main()"), ("main", "play(context)"))
+    program.at(*root, ("play", "process.start()"), below=(STARTS,), seconds=2)
+    sleeps = "time.sleep(0.1)"
+    program.at(root[0], ("main", sleeps), seconds=8, blocked="sleep")
+    (main,) = program.session().processes
+    children = [
+        process(f"child-{k}", role="worker", pid=200 + k, start_s=k * 0.4, end_s=k * 0.4 + 0.2)
+        for k in range(20)
+    ]
+    first = diagnose(session(main, *children))[0]
+    assert (first.rule, first.gain) == ("sleep", pytest.approx(5))
+    assert first.places[0].line == program.line(sleeps)
+
+
 GAMES = """
     def ask(game, move):
         game.stdin.write(move)

@@ -8,6 +8,7 @@ from hotloop.profiler.diagnose.libraries import calls_into
 from hotloop.profiler.session import Frame
 
 _Starts = dict[Frame, dict[int, SampleRow]]
+_OTHER_WAITS = ("sleep", "disk", "network")  # no process of this program ends them
 
 
 def with_starts(rows: list[SampleRow], *, restarts_processes: bool) -> list[SampleRow]:
@@ -46,7 +47,7 @@ def _start_of(row: SampleRow, programs: _Starts, processes: _Starts) -> SampleRo
     waits = row.sample.waits
     wait = max(waits, key=lambda name: waits[name], default="")
     chain = user_positions(row.stack)
-    if chain and chain[0].frame in processes:
+    if chain and chain[0].frame in processes and wait not in _OTHER_WAITS:
         return next(iter(processes[chain[0].frame].values()))
     depth = next((i for i, position in enumerate(chain) if position.frame in programs), None)
     if depth is None or wait not in ("pipe", "network"):
