@@ -19,6 +19,7 @@ from stable_baselines3 import DDPG, DQN, SAC, TD3
 from stable_baselines3.common.buffers import ReplayBuffer, RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+from stable_baselines3.sac.policies import Actor
 from torch import nn
 from torch.distributions import Distribution
 
@@ -153,6 +154,20 @@ def test_a_hook_that_was_removed_changes_nothing() -> None:
     assert not model.acceleration.reasons()
 
 
+def test_a_hook_after_a_removed_one_is_called() -> None:
+    """A parameter keeps the dictionary of its hooks when it has none left."""
+    model = off_policy(SAC)
+    parameter = next(model.actor.parameters())
+    parameter.register_hook(lambda _: None).remove()
+    model.learn(10)
+    assert not model.acceleration.reasons()
+    calls: list[torch.Tensor] = []
+    parameter.register_hook(calls.append)
+    model.learn(10)
+    assert "has hooks" in model.acceleration.reasons()["updates"]
+    assert calls
+
+
 class FrozenStatistics(BaseFeaturesExtractor):
     """A features extractor whose normalization never leaves the evaluation mode."""
 
@@ -167,6 +182,21 @@ class FrozenStatistics(BaseFeaturesExtractor):
 
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
         return self.norm(obs)
+
+
+def test_networks_that_set_their_own_mode_are_called() -> None:
+    class OwnActor(Actor):
+        def set_training_mode(self, mode: bool) -> None:
+            calls.append(mode)
+            super().set_training_mode(mode)
+
+    calls: list[bool] = []
+    model = off_policy(SAC)
+    model.actor.__class__ = OwnActor
+    model.learn(12)
+    assert "updates" not in model.acceleration.reasons()
+    assert calls.count(True) >= 5
+    assert calls.count(False) >= 12
 
 
 def _modes(model: Any) -> dict[str, bool]:

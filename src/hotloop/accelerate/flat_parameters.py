@@ -123,7 +123,7 @@ class FlatParameters:
         self._slots = _slots(module)
         self._contents = ModuleContents(module.modules())
         self._trainable = {x: x.requires_grad for x in named.values()}
-        self._statuses = list(map(_STATUS, self._trainable))
+        self._statuses = [(is_trainable, None, None) for is_trainable in self._trainable.values()]
         constants = {name: x for name, x in named.items() if id(x) not in learned}
         constants |= dict(module.named_buffers())
         names = {id(x): name for name, x in (named | constants).items()}

@@ -132,10 +132,12 @@ class TrainingMode:
     def __init__(self, policy: Any) -> None:
         self._policy = policy
         self._attributes: list[dict[str, Any]] = []
-        layers = list(policy.modules())
+        # Keep the layers, so that no new one gets the id of one of them.
+        self._layers = layers = list(policy.modules())
+        networks = [x for x in layers if hasattr(type(x), "set_training_mode")]
         self.has_own_methods = (
-            not hasattr(type(policy), "set_training_mode")  # a compiled policy
-            or bool(own_methods(policy, ["set_training_mode"]))
+            policy not in networks  # a compiled policy
+            or any(own_methods(x, ["set_training_mode"]) for x in networks)
             or any(type(x).train is not nn.Module.train or "train" in vars(x) for x in layers)
         )
         if self.has_own_methods:

@@ -10,11 +10,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from hotloop.accelerate.acceleration import (
-    SETTINGS,
-    AcceleratedModel,
-    few_threads,
-)
+from hotloop.accelerate.acceleration import SETTINGS, AcceleratedModel, few_threads
 from hotloop.accelerate.flat_parameters import FlatParameters, ModuleContents, ModuleState
 from hotloop.accelerate.model_update import ModelUpdate
 from hotloop.accelerate.module_calls import TrainingMode, unchanged_generators
