@@ -132,7 +132,7 @@ class RunDirectory:
             siblings = [file.parent.name for file in directory.parent.glob("*/config.json")]
             advice = nearest(directory.name, siblings, prefix=str(directory.parent / "_")[:-1])
             if inner:
-                advice = f": choose one of the {len(inner)} runs in it, such as {inner[0].parent}"
+                advice = f": choose a run in it, such as {inner[0].parent}"
             advice = advice or ": `hotloop runs` lists those made here"
             problem = "has no config.json" if directory.is_dir() else "does not exist"
             message = f"expected a run directory, got {directory}, which {problem}{advice}"

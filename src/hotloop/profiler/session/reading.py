@@ -90,7 +90,7 @@ def read(directory: str | os.PathLike[str]) -> Session:
         return session
     if not recordings and not totals:
         inner = sorted(path.parent for path in root.glob("*/timing"))
-        advice = f"choose one of the {len(inner)} runs in it, such as {inner[0]}" if inner else ""
+        advice = f"choose a run in it, such as {inner[0]}" if inner else ""
         raise ProfileError(
             f"expected recordings (*.hlt) in {root} or its `timing` directory, got none: "
             f"{advice or 'profile again, or see `hotloop runs`'}"
