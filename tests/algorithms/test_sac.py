@@ -92,7 +92,7 @@ def test_update_equals_the_reference(options, action_spec, weighed):
         ({"alpha": -0.1}, "`alpha` must be finite and not negative, got -0.1"),
         ({"alpha": 0.2, "initial_alpha": 5.0}, "`initial_alpha` 5.0 is for `alpha` None, got 0.2"),
         ({"initial_alpha": 0.0}, "`initial_alpha` must be positive and finite, got 0.0"),
-        ({"target_entropy": math.nan}, "`target_entropy` must be finite, got nan"),
+        ({"target_entropy": math.nan}, "`target_entropy` must be a finite number, got nan"),
         ({"target_critics": 3}, "`target_critics` must be at most `num_critics` = 2, got 3"),
         ({"layer_norm": 1}, "`layer_norm` must be True or False, got 1"),
         ({"precision": "half"}, "`precision` must be 'float32', 'tf32' or 'bfloat16', got 'half'"),

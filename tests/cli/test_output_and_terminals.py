@@ -256,7 +256,7 @@ def test_a_deleted_working_directory_is_reported(tmp_path, monkeypatch, capsys):
     (tmp_path / "gone").rmdir()
     assert main(["train", "ppo"]) == 1
     assert capsys.readouterr().err == (
-        "hotloop: the current directory must exist, but it can't be found (No such file or "
+        "hotloop: the current directory can't be found (No such file or "
         "directory): change to another one\n"
     )
 
@@ -268,7 +268,7 @@ def test_a_deleted_working_directory_is_reported_with_dash_m(tmp_path):
         [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True
     )
     assert result.returncode == 1
-    assert result.stderr.startswith("hotloop: the current directory must exist")
+    assert result.stderr.startswith("hotloop: the current directory can't be found")
 
 
 # --- environments that don't close ----------------------------------------------------------------

@@ -184,7 +184,7 @@ def test_compiling_is_weighed_over_all_updates():
     learner = make_learner(execution="auto")
     first, second = (execution.choice for execution in learner.executions)
     assert first is second
-    assert "of 250 updates" in first.reason  # 100 batches, and every second one three more
+    assert "over 250 updates" in first.reason  # 100 batches, and every second one three more
 
 
 # --- devices -------------------------------------------------------------------------------------

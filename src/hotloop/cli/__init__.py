@@ -51,7 +51,7 @@ out why a reinforcement-learning script is slow.
 start with:
   hotloop train ppo --env-id CartPole-v1      train an agent
   hotloop profile my_script.py                find out why a script is slow
-  hotloop accelerate my_script.py             speed up a Stable-Baselines3 script
+  hotloop accelerate my_script.py             speed up a script of SB3
 
 commands:
 {commands}
@@ -139,15 +139,12 @@ def _run(args: list[str]) -> int:
     if args[0] not in COMMANDS:
         name = _OTHER_NAMES.get(args[0], args[0])
         hint = nearest(name, COMMANDS) or "; `hotloop --help` lists them"
-        message = f"expected a command ({', '.join(COMMANDS)}), got '{args[0]}'{hint}"
-        raise UnknownNameError(message)
+        raise UnknownNameError(f"expected a command ({', '.join(COMMANDS)}), got '{args[0]}'{hint}")
     try:
         os.getcwd()
     except OSError as error:  # importing torch would end the process
-        raise HotloopError(
-            f"the current directory must exist, but it can't be found ({error.strerror}): change "
-            "to another one"
-        ) from error
+        reason = f"can't be found ({error.strerror})"
+        raise HotloopError(f"the current directory {reason}: change to another one") from error
     if args[0] in _IMPORTING_COMMANDS and any(map(names_module, args[1:])):
         enable_local_imports()
     return importlib.import_module(f"hotloop.cli.{args[0]}").run(args[1:])
