@@ -8,8 +8,10 @@ import sqlite3
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from hotloop.bandits.grids.grid_file import GridFile
@@ -39,6 +41,12 @@ PLAN = Plan(
 
 def finished(trial=1, seed=1, score=3.0, state="done"):
     return Run(trial, seed, 100, "tune", state, score, "", 0.5, [(50, 1.0), (100, score)], "d")
+
+
+def test_a_plan_has_python_numbers():
+    plan = replace(PLAN, trials=np.int64(2), jobs=np.float32(1))
+    assert (plan.trials, plan.jobs) == (2, 1.0)
+    assert {type(plan.trials), type(plan.jobs)} == {int, float}
 
 
 def test_written_results_are_read_back(path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import numbers
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -71,7 +72,10 @@ class Plan:
 
     def __post_init__(self) -> None:
         for name in ("trials", "hours", "jobs", "lanes", "runs_per_update"):
-            check_positive(name, getattr(self, name))
+            number = getattr(self, name)
+            check_positive(name, number)
+            if hasattr(number, "item"):  # NumPy's
+                object.__setattr__(self, name, number.item())
         if not 0 <= self.sampler_seed < 2**31:  # NumPy's and Optuna's generators take no others
             raise ConfigError(
                 f"`--sampler-seed` must be from 0 to 2³¹ − 1, got {self.sampler_seed}"
@@ -169,7 +173,7 @@ def check_positive(name: str, number: Any) -> None:
     Raises:
         ConfigError: it is not.
     """
-    is_number = isinstance(number, (int, float)) and type(number) is not bool
+    is_number = isinstance(number, numbers.Real) and not isinstance(number, bool)
     if number is not None and not (is_number and number > 0):
         raise ConfigError(f"`--{name}` must be a positive number, got {number!r}")
 

@@ -659,6 +659,15 @@ def test_messages_are_one_cost_at_both_ends(tmp_path):
     assert lines <= {place.line for place in cost.places[:3]}
 
 
+def test_messages_of_a_library_are_no_cause(tmp_path):
+    program = Program(tmp_path, "for step in range(1000):\n    venv.step(net(obs))\n")
+    step = f"VecEnv.step ({SITE}/stable_baselines3/common/vec_env/base_vec_env.py:222)"
+    receive = f"_ConnectionBase.recv ({PYTHON}/multiprocessing/connection.py:250)"
+    program.at(("<module>", "venv.step"), below=(step, receive), seconds=6)
+    program.at(("<module>", "venv.step"), below=(FORWARD,), seconds=4)
+    assert "messages" not in [cost.rule for cost in diagnose(program.session())]
+
+
 def test_what_a_line_computes_is_no_cause_of_its_wait_for_a_process(tmp_path):
     text = ACTORS.replace("[connection.recv()", "np.concatenate([connection.recv()")
     text = text.replace("in connections]", "in connections])")

@@ -203,7 +203,7 @@ class Program:
             cause = causes.WRAPPERS  # the user can't change a library
         if self._restarts_processes and libraries.calls_into(row, "process_starts"):
             cause = causes.PROCESSES
-        if not is_blocked and libraries.calls_into(row, "messages"):
+        if not is_blocked and inner and is_in("messages", inner[0]):  # no library's messages
             cause = causes.MESSAGES
         cause = cause or causes.for_stage(row.stage)
         if cause is not None:
