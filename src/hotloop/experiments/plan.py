@@ -173,7 +173,7 @@ def check_positive(name: str, number: Any) -> None:
     Raises:
         ConfigError: it is not.
     """
-    is_number = isinstance(number, numbers.Real) and not isinstance(number, bool)
+    is_number = issubclass(type(number), numbers.Real) and type(number) is not bool
     if number is not None and not (is_number and number > 0):
         raise ConfigError(f"`--{name}` must be a positive number, got {number!r}")
 
